@@ -74,5 +74,5 @@ if not TYPE_CHECKING:
         if name not in _HOMES:
             raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
         home = importlib.import_module(_HOMES[name] or f".{name}", __name__)
-        found = globals()[name] = getattr(home, name) if _HOMES[name] else home
-        return found
+        globals()[name] = public = getattr(home, name) if _HOMES[name] else home
+        return public

@@ -1,7 +1,7 @@
 """Makes a balanced loader of a DataLoader's arguments: read from top to bottom.
 
-`read_arguments` checks them, `settings_of` looks at the data, `make_loader` plans for the ranks of
-this process once these are known, and `connection_of` chooses where microbatches come from: the
+`read_arguments` checks them, `read_settings` looks at the data, `make_loader` plans for the ranks
+of this process once they are known, and `choose_connection` says where microbatches come from: the
 local loop, or the way to a balancer. balance="auto" finds its plan first: see automatic.py.
 """
 
@@ -27,6 +27,7 @@ from ..workers.sources.plain import as_source
 from ..workers.sources.randomness import held_generators
 from .balanced.arguments import (
     GivenOrder,
+    adopt_waits,
     check_decode_threads,
     check_label_tokens,
     checked_shuffle,
@@ -34,9 +35,8 @@ from .balanced.arguments import (
     find_resources,
     read_order,
     refuse_ignored,
-    said_or_adopted,
+    take_seed,
     takes_nothing,
-    with_seed,
 )
 from .balanced.left_out import SkippedSamples, checked_keys
 from .balanced.microbatches import BalancedLoader
@@ -68,7 +68,7 @@ def read_arguments(
     balancer: Any,
     skip_keys: Any,
     fields: Any,
-    **others: Any,
+    **more: Any,
 ) -> BalancedArguments:
     """Return a DataLoader's arguments, checked; ValueError for what would have no effect."""
     skip_keys = checked_keys(skip_keys)
@@ -77,14 +77,14 @@ def read_arguments(
     if is_packed_stream(dataset):
         from .streams.settings import check_stream  # here: other loops need nothing of streams
 
-        arguments = {"balancer": balancer, "skip_keys": skip_keys, **others}
+        arguments = {"balancer": balancer, "skip_keys": skip_keys, **more}
         check_stream(balance, batch_size, shuffle, arguments)
         order, shuffles = GivenOrder(False), False
     else:
         order = read_order(dataset, sampler, batch_sampler, generator, shuffle)
-        balance = with_seed(balance, order)
+        balance = take_seed(balance, order)
         is_remote = isinstance(dataset, RemoteDataset)
-        refuse_ignored(is_remote, balance, batch_size, others["cost"], others["key"])
+        refuse_ignored(is_remote, balance, batch_size, more["cost"], more["key"])
         shuffles = checked_shuffle(order.shuffle, balance.mode)
     return BalancedArguments(
         balance=balance,
@@ -94,11 +94,11 @@ def read_arguments(
         balancer=as_balancer(balancer, isinstance(dataset, Source) and dataset.has_spec),
         skip_keys=skip_keys,
         fields=checked_fields(fields),
-        **others,
+        **more,
     )
 
 
-def settings_of(loader: TorchDataLoader[Any], arguments: BalancedArguments) -> LoaderSettings:
+def read_settings(loader: TorchDataLoader[Any], arguments: BalancedArguments) -> LoaderSettings:
     """Return the settings of the balanced loader behind `loader`, of a map-style data set.
 
     Starts no process, opens no connection and looks at no rank. Raises ValueError for arguments
@@ -131,7 +131,7 @@ def settings_of(loader: TorchDataLoader[Any], arguments: BalancedArguments) -> L
         )
         label_tokens = find_label_source(source, balance, resources, arguments.collate_fn)
     pins = loader.pin_memory and torch.accelerator.is_available()
-    return LoaderSettings.of_loader(
+    return LoaderSettings.from_loader(
         loader,
         arguments,
         dataset=dataset,
@@ -154,7 +154,7 @@ def make_loader(settings: LoaderSettings, place: Place, waits: Waits | None) -> 
             type(settings.dataset).__name__,
         )
     plan = PlanConfig.from_balance(
-        said_or_adopted(balance, waits),
+        adopt_waits(balance, waits),
         ranks=place.ranks,
         resources=resources,
         batch_size=settings.batch_size,
@@ -216,7 +216,7 @@ def make_planned(
     loop = LoopSettings(job, settings, place)
     return BalancedLoader(
         settings=loop,
-        connect=connection_of(loop),
+        connect=choose_connection(loop),
         data=known,
         auto=auto,
         skipped=skipped,
@@ -230,7 +230,7 @@ def is_local(settings: LoaderSettings, place: Place) -> bool:
     return has_data and settings.arguments.balancer.address is None and place.sharers == 1
 
 
-def connection_of(settings: LoopSettings) -> Callable[[], MicrobatchSource]:
+def choose_connection(settings: LoopSettings) -> Callable[[], MicrobatchSource]:
     """Return the maker of the connection: of the local loop, or of the way to a balancer.
 
     Raises ValueError for keys that are not a trainer's.

@@ -26,7 +26,7 @@ from .assembly import make_planned
 from .auto.answer import Answer, Question
 from .auto.choice import Choice, PlanTerms, make_source, read_work
 from .auto.first_samples import ask_worker
-from .balanced.arguments import find_resources, said_or_adopted
+from .balanced.arguments import adopt_waits, find_resources
 from .balanced.microbatches import BalancedLoader
 from .balanced.settings import LoaderSettings
 from .late import LateBalancedLoader
@@ -38,7 +38,7 @@ logger = logging.getLogger(__name__)
 # Reading a few hundred samples is over within so long.
 FOUND_S = 1800.0
 # Attributes that are learned after a loader was made: costs and work, and a framework's ways.
-LEARNED = ("_balance", "_choice", "_model_times", "_model", "_told")
+LEARNED = ("_balance", "_choice", "_model_times", "_model", "_has_told")
 
 
 class LateAutoLoader(LateBalancedLoader):
@@ -58,11 +58,11 @@ class LateAutoLoader(LateBalancedLoader):
         self._choice: Choice | None = None
         self._model_times: Mapping[str, int] | None = None
         self._model = ""
-        self._told = False
+        self._has_told = False
 
     def get_at_resume(self, state: Any = None) -> BalancedLoader:
         """Return the loader for the ranks of now and the choice that a state has."""
-        if (choice := _choice_in(state)) is not None and choice != self._choice:
+        if (choice := _read_choice(state)) is not None and choice != self._choice:
             self._choice = choice
             self.forget()
         return super().get_at_resume(state)
@@ -89,13 +89,13 @@ class LateAutoLoader(LateBalancedLoader):
         """
         played = self._ranks.virtual or 1
         rows = accumulate // played if accumulate % played == 0 else 1
-        given = self._balance
-        if given.accumulate == DEFAULTS.accumulate and rows > 1:
-            self._balance = replace(given, accumulate=rows)
-        if given.counts is None and counts is not None:
+        balance = self._balance
+        if balance.accumulate == DEFAULTS.accumulate and rows > 1:
+            self._balance = replace(balance, accumulate=rows)
+        if balance.counts is None and counts is not None:
             self._balance = replace(self._balance, counts=counts)
-        if self._balance != given:
-            self._told = False
+        if self._balance != balance:
+            self._has_told = False
             self._plan_anew()
 
     def adopt_times(self, times: Mapping[str, int], model: str) -> None:
@@ -103,14 +103,14 @@ class LateAutoLoader(LateBalancedLoader):
         is_news = self._balance.time_ns is None and times != self._model_times
         self._model_times, self._model = times, model
         if is_news:
-            self._told = False
+            self._has_told = False
             self._plan_anew()
 
     def _find_and_make(self, place: Place, waits: Waits | None) -> BalancedLoader:
         """Return the loader of a place, with costs that are found now unless they are known."""
         whole, forecast = self._settings, None
         terms = PlanTerms(
-            balance=said_or_adopted(self._balance, waits),
+            balance=adopt_waits(self._balance, waits),
             ranks=place.ranks,
             batch_size=self._batch_size,
             drop_last=whole.drop_last,
@@ -118,8 +118,8 @@ class LateAutoLoader(LateBalancedLoader):
             model_times=self._model_times,
         )
         if self._choice is None:
-            found = self._find(place, terms)
-            self._choice, forecast = found.choice, found.forecast
+            answer = self._find(place, terms)
+            self._choice, forecast = answer.choice, answer.forecast
         choice = self._choice
         is_remote = whole.arguments.balancer.address is not None
         if choice.costs is not None and choice.resources and is_remote:
@@ -129,12 +129,12 @@ class LateAutoLoader(LateBalancedLoader):
                 "probe(raw)"
             )
         balance, plan = terms.plan(choice)
-        if 0 in place.played and not self._told:
+        if 0 in place.played and not self._has_told:
             count = None if whole.source is None else epoch_samples(whole.source, terms.shuffle)
             whose = self._model if balance.time_ns and self._balance.time_ns is None else ""
             tell(logger, start_line(choice, plan, forecast, count, self._batch_size, whose))
             warn_of_means(choice, balance)
-            self._told = True
+            self._has_told = True
         settings = replace(
             whole,
             arguments=replace(whole.arguments, balance=balance),
@@ -148,9 +148,9 @@ class LateAutoLoader(LateBalancedLoader):
         arguments, source = self._settings.arguments, self._settings.source
         if source is None:  # the workers elsewhere have the samples, and measure them
             names = find_resources(None, self._balance)
-            said = "costs are those of the workers' transform"
+            costs_text = "costs are those of the workers' transform"
             padded = list_padded(read_work(self._balance), names)
-            return Answer(Choice(None, names, padded, True, said), None, 0)
+            return Answer(Choice(None, names, padded, True, costs_text), None, 0)
         find = partial(self._ask, source, terms)
         if place.is_alone or (arguments.balancer.address is not None and not has_process_group()):
             return find()
@@ -168,8 +168,8 @@ class LateAutoLoader(LateBalancedLoader):
             "ranks": terms.ranks,
             "model_times": dict(terms.model_times or {}),
         }
-        name, told = f"{arguments.ranks.name}/auto", json.dumps(settings)
-        return _find_once(place, name, source, told, find, self._settings.timeout_s or FOUND_S)
+        name, text = f"{arguments.ranks.name}/auto", json.dumps(settings)
+        return _find_once(place, name, source, text, find, self._settings.timeout_s or FOUND_S)
 
     def _ask(self, source: Source, terms: PlanTerms) -> Answer:
         whole, arguments = self._settings, self._settings.arguments
@@ -183,20 +183,20 @@ class LateAutoLoader(LateBalancedLoader):
             collate=collate if read_work(self._balance) is None else list,
             terms=terms,
         )
-        found = ask_worker(question, whole.start, whole.timeout_s)
-        size = terms.plan(found.choice)[1].samples_per_step
-        needed = size * found.held_bytes
+        answer = ask_worker(question, whole.start, whole.timeout_s)
+        size = terms.plan(answer.choice)[1].samples_per_step
+        needed = size * answer.held_bytes
         if needed > arguments.buffer_bytes:
             raise ValueError(
                 f"what samples cost is known when they are decoded, and a step's {size} samples of "
-                f"about {found.held_bytes:,} bytes do not fit into buffer_bytes="
+                f"about {answer.held_bytes:,} bytes do not fit into buffer_bytes="
                 f"{arguments.buffer_bytes:,}: give DataLoader(buffer_bytes={2 * needed}), or a "
                 "dataset with probe(index), or a table of costs: DataLoader(cost={...})"
             )
-        return found
+        return answer
 
 
-def _choice_in(state: Any) -> Choice | None:
+def _read_choice(state: Any) -> Choice | None:
     """Return the choice in a ledger; None in anything else, which the loader says more about."""
     try:
         ledger = parse_ledger(state)
@@ -219,7 +219,7 @@ def _find_once(
 
     longest_s: how long it may take to find it.
     """
-    # here: a loop on its own meets nobody
+    # here: a loop on its own meets no other
     from .remote.rendezvous import Rendezvous, open_meeting
 
     facts = {"configuration": settings, "data": f"{source_name(source)}, {len(source)} samples"}
@@ -229,14 +229,14 @@ def _find_once(
             answer = find()
         peers.publish(asdict(answer))
     else:
-        told = peers.wait_for_answer("found what they cost", longest_s)
-        answer = read_record(Answer, told, "auto")
+        record = peers.wait_for_answer("found what they cost", longest_s)
+        answer = read_record(Answer, record, "auto")
     peers.forget()
     return answer
 
 
 def start_line(
-    choice: Choice, plan: PlanConfig, told: Outlook | None, samples: int | None, batch_size: int,
+    choice: Choice, plan: PlanConfig, outlook: Outlook | None, samples: int | None, batch_size: int,
     model: str = "",
 ) -> str:  # fmt: skip
     """Return the line: costs, work, forecast, what gains nothing, and what is left out.
@@ -246,24 +246,25 @@ def start_line(
     is_told = choice.varies or bool(choice.unrecognised)
     parts = [choice.costs_said, choice.work_said if is_told else ""]
     parts.append(f"times computed from {model}" if model else "")
-    if told is not None:
+    if outlook is not None:
         rows = plan.first_accumulate
         # In one unit, random order's step: where batches are padded, ranks may wait a larger share
         # of a step that is much shorter, and still wait less.
-        resource, largest = next(iter(told.largest.items()))
-        works, waits = told.time * (1 - told.waiting), told.time * told.waiting
+        resource, largest = next(iter(outlook.largest.items()))
+        works, waits = outlook.time * (1 - outlook.waiting), outlook.time * outlook.waiting
         parts.append(
-            f"step {told.time:.2f} of random order's: ranks work {works:.2f} and wait "
-            f"{waits:.2f} instead of {1 - told.waited:.2f} and {told.waited:.2f}; largest "
+            f"step {outlook.time:.2f} of random order's: ranks work {works:.2f} and wait "
+            f"{waits:.2f} instead of {1 - outlook.waited:.2f} and {outlook.waited:.2f}; largest "
             f"microbatch {largest:,} {_unit(choice, resource)} instead of "
-            f"{told.largest_random[resource]:,} "
-            f"(forecast from {told.samples} samples for {plan.ranks} ranks x {rows} microbatches)"
+            f"{outlook.largest_random[resource]:,} "
+            f"(forecast from {outlook.samples} samples for {plan.ranks} ranks x {rows} "
+            "microbatches)"
         )
     if not choice.varies:
         parts.append(f"microbatches of {batch_size} in the reference order")
         if choice.unrecognised:
             parts.append('if you know what batches are, say work="padded" or work="packed"')
-    elif told is None:
+    elif outlook is None:
         parts.append("no forecast")
     is_one = plan.equal_counts and plan.least_microbatches == plan.ranks and plan.mode == "exact"
     if is_one and choice.padded:
@@ -272,8 +273,8 @@ def start_line(
             'would, or a larger accumulate, or mode="window"'
         )
     if samples is not None and plan.mode == "exact":
-        rest = samples % plan.samples_per_step
-        if left := rest - plan.last_kept(rest):
+        remainder = samples % plan.samples_per_step
+        if left := remainder - plan.last_kept(remainder):
             parts.append(f"the last {left:,} of {samples:,} samples of each epoch stay out")
     return 'balance="auto": ' + "; ".join(part for part in parts if part)
 
@@ -293,8 +294,8 @@ def warn_of_means(choice: Choice, balance: Balance) -> None:
     That is where tokens are padded, or texts of which they are made; others only if samples have
     labels for each of their parts.
     """
-    found = choice.found_costs
-    texts = [cost.name for cost in found.found if cost.field.is_text] if found else []
+    costs = choice.found_costs
+    texts = [cost.name for cost in costs.found if cost.field.is_text] if costs else []
     has_tokens = {LLM, *texts} & {*choice.padded} or LABEL_TOKENS in choice.resources
     if balance.counts == "free" or not (choice.padded and has_tokens):
         return

@@ -6,7 +6,7 @@ from functools import partial
 from typing import Any
 
 from .adapters.recognition import stand_ins
-from .assembly import make_loader, settings_of
+from .assembly import make_loader, read_settings
 from .balanced.microbatches import BalancedLoader, Microbatches
 from .balanced.settings import BalancedArguments
 from .late import LateBalancedLoader
@@ -18,8 +18,8 @@ from .remote_dataset import RemoteDataset
 def prepare(loader: Any, arguments: BalancedArguments) -> LateBalancedLoader:
     """Return the maker of the balanced loader behind `loader`, for when its ranks are needed.
 
-    Raises ValueError as `settings_of` does. What stands for torch's samplers stops frameworks from
-    making batches of the loader themselves.
+    Raises ValueError as `read_settings` does. What stands for torch's samplers stops frameworks
+    from making batches of the loader themselves.
     """
     if is_packed_stream(loader.dataset):
         # here: other loops need nothing of it
@@ -31,9 +31,9 @@ def prepare(loader: Any, arguments: BalancedArguments) -> LateBalancedLoader:
     elif arguments.balance.grouping == "auto":
         from .automatic import LateAutoLoader  # here: who says what to balance needs nothing of it
 
-        late = LateAutoLoader(settings_of(loader, arguments))
+        late = LateAutoLoader(read_settings(loader, arguments))
     else:
-        late = LateBalancedLoader(arguments, partial(make_loader, settings_of(loader, arguments)))
+        late = LateBalancedLoader(arguments, partial(make_loader, read_settings(loader, arguments)))
     # torch refuses to set them after construction, as they would have no effect: none is wanted
     loader.__dict__.update(stand_ins(loader, late.follow_epoch))
     return late
@@ -44,7 +44,7 @@ def count_samples(balanced: BalancedLoader, dataset: Any) -> int:
 
     Raises TypeError where its steps are not known beforehand.
     """
-    if why := balanced.why_no_steps:
+    if why := balanced.no_steps_reason:
         raise TypeError(why)
     is_planned = is_stream(dataset) or isinstance(dataset, RemoteDataset) or balanced.sources
     return balanced.count() if is_planned else len(dataset)

@@ -210,7 +210,7 @@ class DataLoader(RecognisedLoader, MeasuredLoader, TypedLoader[T, BatchT]):
         """Return False for a loader that is known to have no batch; nothing is connected to."""
         try:
             return self._late is not None or len(self) > 0
-        except TypeError:  # nobody knows
+        except TypeError:  # the length is not known
             return True
 
     def __len__(self) -> int:
@@ -254,7 +254,7 @@ class DataLoader(RecognisedLoader, MeasuredLoader, TypedLoader[T, BatchT]):
         return self._arguments is not None
 
     def with_info(self) -> "DataLoader[T, tuple[BatchT, StepInfo]]":
-        """Return this loader as one of pairs: each batch with its StepInfo, whoever fetches ahead.
+        """Return this loader as one of pairs: each batch with its StepInfo, also if fetched ahead.
 
         Both are one loader, with one position: the iterator opened last is the one that goes on.
         """
@@ -284,7 +284,7 @@ class DataLoader(RecognisedLoader, MeasuredLoader, TypedLoader[T, BatchT]):
     def set_epoch(self, epoch: int) -> None:
         """Choose the epoch; without balancing, the sampler's, or the data set's, if it has one."""
         samplers = [self.batch_sampler, self.sampler, getattr(self.batch_sampler, "sampler", None)]
-        takers: list[Any] = [each for each in samplers if hasattr(each, "set_epoch")]
+        takers: list[Any] = [sampler for sampler in samplers if hasattr(sampler, "set_epoch")]
         if self._late is not None:
             self._late.set_epoch(epoch)
         elif takers:
@@ -354,10 +354,10 @@ class DataLoader(RecognisedLoader, MeasuredLoader, TypedLoader[T, BatchT]):
             self._late = balancing.prepare(self, self._arguments)
             self._late.restore(state["_late"])
 
-    def _need_balance(self, what: str) -> "BalancedLoader":
-        self._refuse_plain(what)
+    def _need_balance(self, method: str) -> "BalancedLoader":
+        self._refuse_plain(method)
         return self._balanced  # type: ignore[return-value]
 
-    def _refuse_plain(self, what: str) -> None:
+    def _refuse_plain(self, method: str) -> None:
         if not self.is_balanced:
-            raise ValueError(f'{what} needs a balanced loader: give balance="balanced", say')
+            raise ValueError(f'{method} needs a balanced loader: give balance="balanced", say')

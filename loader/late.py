@@ -44,7 +44,7 @@ class LateBalancedLoader:
 
     @property
     def made(self) -> BalancedLoader | None:
-        """The loader, None as long as nobody has needed it."""
+        """The loader, None until it is first needed."""
         return self._loader
 
     def get(self) -> BalancedLoader:

@@ -44,25 +44,18 @@ class OnError:
                 "out, and on_error is 'raise': give "
                 f"OnError('skip', dead_letter={self.dead_letter!r}), or leave dead_letter"
             )
-        self._check_max_errors()
-        restarts = self.worker_restarts
+        most, restarts = self.max_errors, self.worker_restarts
+        if most is not None and self.action == "raise":
+            raise ValueError(
+                f"max_errors={most} counts samples that on_error='skip' leaves out: give "
+                f"OnError('skip', max_errors={most}), or leave max_errors"
+            )
+        if most is not None and not 0 <= most < (1.0 if isinstance(most, float) else math.inf):
+            raise ValueError(
+                f"max_errors is {most!r}: give a count, or a part of the samples such as 0.01"
+            )
         if restarts is not None and (type(restarts) is not int or restarts < 0):
             raise ValueError(f"worker_restarts is {restarts!r}, allowed are 0, 1, 2 and so on")
-
-    def _check_max_errors(self) -> None:
-        if self.max_errors is None:
-            return
-        if self.action == "raise":
-            raise ValueError(
-                f"max_errors={self.max_errors} counts samples that on_error='skip' leaves out: "
-                f"give OnError('skip', max_errors={self.max_errors}), or leave max_errors"
-            )
-        limit = 1.0 if isinstance(self.max_errors, float) else math.inf
-        if not 0 <= self.max_errors < limit:
-            raise ValueError(
-                f"max_errors is {self.max_errors!r}: give a count, or a part of the samples such "
-                "as 0.01"
-            )
 
     @property
     def restarts(self) -> int:
@@ -72,16 +65,9 @@ class OnError:
         return 3 if self.action == "skip" and not memory.find_memory_file_fault() else 0
 
 
-def as_on_error(on_error: OnError | str) -> OnError:
-    """Return an OnError; the name of an action is short for it.
-
-    >>> as_on_error("skip")
-    OnError(action='skip', dead_letter=None, max_errors=None, worker_restarts=None)
-    """
-    if isinstance(on_error, OnError):
-        return on_error
-    action: Any = on_error
-    return OnError(action)
+def as_on_error(on_error: OnError | ErrorAction) -> OnError:
+    """Return an OnError; the name of an action is short for it."""
+    return on_error if isinstance(on_error, OnError) else OnError(on_error)
 
 
 def count_restarts(on_error: OnError, dataset: Any, num_workers: int) -> int:

@@ -13,11 +13,10 @@ from torch.utils.data import IterableDataset, IterDataPipe
 from .on_error import OnError
 
 TARS = (".tar", ".tar.gz", ".tgz")
-# The bytes that are held where nobody says how many: as in JobSpec.
+# The bytes that are held by default, as in JobSpec.
 BUFFER_BYTES = 1 << 30
 # Arguments of a balanced loader by the default; that of all others is None.
 DEFAULTS = {"buffer_bytes": BUFFER_BYTES, "decode_threads": 1}
-
 
 # Words of other loaders, and what is written here.
 RANK_WORDS = {
@@ -41,7 +40,8 @@ def value_classes() -> dict[str, type[Any]]:
     from .balanced.settings import Balancer
     from .step.ranks import Ranks
 
-    return {"balance": Balance, "ranks": Ranks, "balancer": Balancer, "on_error": OnError}
+    # Balance last: values in it have fields of the same names
+    return {"ranks": Ranks, "balancer": Balancer, "on_error": OnError, "balance": Balance}
 
 
 def refuse_no_samples(dataset: Any, balance: object) -> None:
@@ -74,9 +74,9 @@ def is_packed_stream(dataset: Any) -> bool:
     return is_stream and not hasattr(dataset, "__getitems__")
 
 
-def refuse_without_balance(given: Mapping[str, Any]) -> None:
+def refuse_without_balance(arguments: Mapping[str, Any]) -> None:
     """Raise ValueError for arguments, by name, that only a balanced loader has."""
-    for name, value in given.items():
+    for name, value in arguments.items():
         default = DEFAULTS.get(name)
         if value is not None if default is None else value != default:
             raise ValueError(f'{name} needs a balanced loader: give balance="balanced", say')

@@ -44,7 +44,7 @@ from ..workers.sources.data_identity import KnownData
 from ..workers.sources.interface import Source
 from .adapters.recognition import refuse_to_be_sharded
 from .balanced.arguments import check_label_tokens, check_order
-from .balanced.step_infos import OverBudget, info_of
+from .balanced.step_infos import OverBudget, make_info
 from .local.starts import digest_costs
 from .refused_arguments import RANK_WORDS, value_classes
 from .resume.ledger import SamplerLedger, check_same, check_same_data, read_ledger, write_ledger
@@ -65,7 +65,7 @@ PlannedWindow = tuple[tuple[PlannedStep, ...], PlanFeed]
 
 def _value_classes() -> dict[str, type[Any]]:
     classes = value_classes()
-    return {name: classes[name] for name in ("balance", "ranks")}
+    return {name: classes[name] for name in ("ranks", "balance")}
 
 
 @explain_arguments(_value_classes, RANK_WORDS)
@@ -113,42 +113,42 @@ class BalancedBatchSampler(Sampler[list[int]]):
         accumulate_from: int = 1,
         empty_lists: bool = False,
     ) -> None:
-        wanted = as_balance(balance)
-        check_sampled(wanted, accumulate_from, batch_size)
-        check_order(shuffle, wanted.mode)
+        options = as_balance(balance)
+        check_sampled(options, accumulate_from, batch_size)
+        check_order(shuffle, options.mode)
         self._rows = cost.rows if isinstance(cost, Mixture) else None
-        if self._rows is not None and wanted.grouping != "fixed":
+        if self._rows is not None and options.grouping != "fixed":
             self._rows.refuse_unsaid_costs()
         columns, names = checked_columns(cost.rows.table() if isinstance(cost, Mixture) else cost)
         self._loop_costs = LoopCosts(len(columns), names)
         self._loop_costs.store(np.arange(len(columns)), columns)
         everything: Any = slice(None)
         self._costs = self._loop_costs.rows(everything)  # a view: there may be many
-        check_label_tokens(wanted, names, has_batches=False)
-        self._names, self._over_budget = names, OverBudget(wanted.budgets)
+        check_label_tokens(options, names, has_batches=False)
+        self._names, self._over_budget = names, OverBudget(options.budgets)
         self._source: Source = self._rows or _Costs(self._loop_costs)
         self._samples = epoch_samples(self._source, shuffle)
         self._data = KnownData(self._source, self._samples)
-        self._ranks = _sampler_ranks(ranks, wanted)
+        self._ranks = _sampler_ranks(ranks, options)
         self._facts: dict[str, Any] = {
             "resources": names, "batch_size": batch_size, "drop_last": drop_last,
             "accumulate_from": accumulate_from, "empty_microbatches": empty_lists,
         }  # fmt: skip
-        self._balance = wanted
+        self._balance = options
         self._place: Place | None = None
         if self._ranks.are_numbers:
             self._placed()
         else:  # finds what is wrong; where samples are counted, the steps of one rank are smaller
-            counts = wanted.grouping == "fixed" and batch_size is not None
+            counts = options.grouping == "fixed" and batch_size is not None
             _configuration(
-                replace(wanted, samples_per_step=None) if counts else wanted,
+                replace(options, samples_per_step=None) if counts else options,
                 self._costs, 1, **self._facts,
             )  # fmt: skip
         self.shuffle = shuffle
         self.epoch = 0
         # windows given out so far: (first ordinal, first step, batches of this rank before it)
         self._windows: list[tuple[int, int, int]] = [(0, 0, 0)]
-        self._given = 0
+        self._handed_out = 0
         # `_next` is the epoch of the next iteration, unless it resumes; set_epoch() holds it there.
         self._next, self._pinned, self._resume = 0, False, False
         self._length: tuple[int, int] | None = None
@@ -213,12 +213,12 @@ class BalancedBatchSampler(Sampler[list[int]]):
             self._restart()
         self._resume, self._next = False, self.epoch + (not self._pinned)
         order = self._order_of_epoch()
-        skip, left_out = self._given - self._windows[-1][2], list[int]()
+        skip, left_out = self._handed_out - self._windows[-1][2], list[int]()
         for batch in self._batches(order, left_out):
             if skip > 0:
                 skip -= 1
                 continue
-            self._given += 1
+            self._handed_out += 1
             self._tell_over_budget(batch)
             yield batch
         self._over_budget.end_epoch()
@@ -241,16 +241,16 @@ class BalancedBatchSampler(Sampler[list[int]]):
         if config.mode == "exact" and config.accumulate != "auto":
             return config.count_steps(self._samples) * config.accumulate
         if self._length is None or self._length[0] != self.epoch:
-            kept, self._windows = self._windows, [(0, 0, 0)]
+            windows, self._windows = self._windows, [(0, 0, 0)]
             count = sum(1 for _ in self._batches(self._order_of_epoch(), []))
             self._length = self.epoch, count
-            self._windows = kept
+            self._windows = windows
         return self._length[1]
 
     @property
     def given(self) -> int:
         """Batches of the epoch given out so far, those before a resume included."""
-        return self._given
+        return self._handed_out
 
     def info(self, batch_index: int) -> StepInfo:
         """Return where a step stands at one of this rank's batches, and the weights of its loss.
@@ -261,16 +261,16 @@ class BalancedBatchSampler(Sampler[list[int]]):
         Raises IndexError for a batch that was not given out since the epoch or its resume began.
         """
         first = self._windows[0][2]
-        if not first <= batch_index < self._given:
+        if not first <= batch_index < self._handed_out:
             raise IndexError(
                 f"batch_index is {batch_index}, and of epoch {self.epoch} the batches from {first} "
-                f"up to {self._given} (not included) are known: ask after the batch has come"
+                f"up to {self._handed_out} (not included) are known: ask after the batch has come"
             )
         place = bisect_right(self._windows, batch_index, key=lambda window: window[2]) - 1
         start, step, before = self._windows[place]
         steps, _ = self._plan(self._order_of_epoch(), start, step)
         # as many microbatches of this rank are before each step's end; the same for every rank
-        ends = list(accumulate(each.microbatches for each in steps))
+        ends = list(accumulate(planned.microbatches for planned in steps))
         number = bisect_right(ends, batch_index - before)
         planned, rank = steps[number], self.rank
         microbatch = batch_index - before - (ends[number - 1] if number else 0)
@@ -294,7 +294,7 @@ class BalancedBatchSampler(Sampler[list[int]]):
             step_holes=(),
         )
         sources = self._rows.recipe.names if self._rows else ()
-        return info_of(
+        return make_info(
             facts, self.epoch, self.config.ranks, self._names, self._over_budget, None, sources,
             self._balance.shift_labels,
         )  # fmt: skip
@@ -322,10 +322,10 @@ class BalancedBatchSampler(Sampler[list[int]]):
         delivered: how many batches of this epoch the training loop has had; without it, how many
         this sampler has given out, which is more where a DataLoader fetches ahead.
         """
-        given = self._given if delivered is None else delivered
-        if not 0 <= given <= self._given:
-            raise ValueError(f"delivered is {given}, but {self._given} batches were given out")
-        start, step, before = [window for window in self._windows if window[2] <= given][-1]
+        count = self._handed_out if delivered is None else delivered
+        if not 0 <= count <= self._handed_out:
+            raise ValueError(f"delivered is {count}, but {self._handed_out} batches were given out")
+        start, step, before = [window for window in self._windows if window[2] <= count][-1]
         ledger = SamplerLedger(
             seed=self.config.seed,
             samples=self._samples,
@@ -337,7 +337,7 @@ class BalancedBatchSampler(Sampler[list[int]]):
             start=start,
             step=step,
             before=before,
-            given=given,
+            given=count,
         )
         return write_ledger(ledger)
 
@@ -354,11 +354,11 @@ class BalancedBatchSampler(Sampler[list[int]]):
         check_same(ledger, current)
         self.epoch, self._pinned = ledger.epoch, False
         self._windows = [(ledger.start, ledger.step, ledger.before)]
-        self._given = ledger.given
+        self._handed_out = ledger.given
         self._resume = True
 
     def _restart(self) -> None:
-        self._windows, self._given, self._resume = [(0, 0, 0)], 0, False
+        self._windows, self._handed_out, self._resume = [(0, 0, 0)], 0, False
 
     def _batches(self, order: Int64, left_out: list[int]) -> Iterator[list[int]]:
         """This rank's microbatches from the last window noted on, noting every new one.
@@ -458,7 +458,8 @@ def _configuration(
             raise ValueError("work is 'padded': give samples_per_step, the size of a step")
         multiples = balance.padding.multiples.items()
         sizing = Sizing(multiples=tuple(
-            (resources.index(name), each) for name, each in multiples if name in resources
+            (resources.index(name), multiple)
+            for name, multiple in multiples if name in resources
         ))  # fmt: skip
         size = _usual_step(sizing.rounded(costs), list_budgets(balance, resources), ranks, rows)
         size = size if empty_microbatches else max(size, ranks * rows)
@@ -475,7 +476,7 @@ def _usual_step(costs: Int64, budgets: tuple[int | None, ...], ranks: int, rows:
         raise ValueError("give budgets, or samples_per_step: without both a step has no size")
     if not len(costs):
         return 1
-    some = costs[permutation(len(costs), 0, 0)[:_PILOT]]
-    full = len(some) / balanced(some, budgets, rounds=0).groups
+    trial = costs[permutation(len(costs), 0, 0)[:_PILOT]]
+    full = len(trial) / balanced(trial, budgets, rounds=0).groups
     fill = max(_FILL_LEAST, _FILL - _FILL_LESS / (rows * math.sqrt(ranks * rows)))
     return max(1, int(fill * ranks * rows * full))

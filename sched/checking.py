@@ -27,7 +27,7 @@ import numpy as np
 
 from .ir.channels import Ints, crossing_results, entered_collectives, message_channels
 from .ir.graph import Graph, make_graph
-from .ir.kinds import is_kind, is_staged, kind
+from .ir.kinds import is_compute, is_kind, is_staged, kind
 from .ir.paths import find_cycle, longest_paths
 from .ir.program import NO_MICROBATCH, Pass, Program
 from .simulation.costs import Costs, Table
@@ -211,7 +211,7 @@ def _on_all_ranks(graph: Graph, counts: dict[str, Ints]) -> Iterator[Problem]:
     joined |= {b.name for b in program.barriers if b.name in counts}
     for name in sorted(joined):
         # Kinds that lowering adds (C) may be absent before it; compute kinds may not.
-        if name in counts or (is_kind(name) and kind(name).role == "compute"):
+        if name in counts or is_compute(name):
             yield from _missing(name, counts.get(name, none), needed)
 
 

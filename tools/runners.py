@@ -4,41 +4,59 @@ A function of (task, options) and its result travel to other processes and machi
 are values.
 """
 
+import functools
 import itertools
 import multiprocessing
+import os
 import signal
 import socket
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
 from typing import Any
 
+import click
+
 from ..workers.processes.parent_watch import end_with_parent
+from .console.commands import COUNT
 from .console.signals import stop_on_signal
 
 TaskFunction = Callable[[Any, Any], Any]
-# Applies a function to tasks in any order, and yields (number of the task, result).
-Runner = Callable[[TaskFunction, Sequence[Any], Any], Iterator[tuple[int, Any]]]
+# The number of a task and its result, in any order.
+Results = Iterator[tuple[int, Any]]
+# Applies a function to tasks.
+Runner = Callable[[TaskFunction, Sequence[Any], Any], Results]
 CONNECT_TIMEOUT_S = 5.0
 
 
-def in_this_process(
-    function: TaskFunction, tasks: Sequence[Any], options: Any
-) -> Iterator[tuple[int, Any]]:
+def runner_options(command: Callable[..., Any]) -> Callable[..., Any]:
+    """Add --workers and --ray to a command, as its argument `run`, a Runner."""
+
+    @functools.wraps(command)
+    def with_runner(workers: int | None, ray: str, **arguments: Any) -> Any:
+        return command(run=on_ray(ray) if ray else on_cores(workers), **arguments)
+
+    count = click.option("--workers", type=COUNT, help="Number of processes.  [default: all cores]")
+    cluster = click.option(
+        "--ray", default="", metavar="ADDRESS", help="Run on a Ray cluster instead."
+    )
+    return count(cluster(with_runner))
+
+
+def in_this_process(function: TaskFunction, tasks: Sequence[Any], options: Any) -> Results:
     """Apply the function to one task after the other."""
     for number, task in enumerate(tasks):
         yield number, function(task, options)
 
 
-def on_cores(cores: int) -> Runner:
-    """Return a runner over `cores` processes; a single task is done in this process.
+def on_cores(workers: int | None = None) -> Runner:
+    """Return a runner over so many processes, or all cores; this one does a single task itself.
 
     After an interrupt it finishes and yields the tasks that have been started, then raises
     KeyboardInterrupt.
     """
+    cores = workers or len(os.sched_getaffinity(0))
 
-    def run(
-        function: TaskFunction, tasks: Sequence[Any], options: Any
-    ) -> Iterator[tuple[int, Any]]:
+    def run(function: TaskFunction, tasks: Sequence[Any], options: Any) -> Results:
         if cores < 2 or len(tasks) < 2:
             yield from in_this_process(function, tasks, options)
             return
@@ -74,9 +92,7 @@ def on_ray(address: str) -> Runner:
     ray = import_ray("--ray")
     _check_reachable(address)
 
-    def run(
-        function: TaskFunction, tasks: Sequence[Any], options: Any
-    ) -> Iterator[tuple[int, Any]]:
+    def run(function: TaskFunction, tasks: Sequence[Any], options: Any) -> Results:
         if not ray.is_initialized():
             ray.init(address=address, log_to_driver=False, logging_level="warning")
         remote = ray.remote(num_cpus=1, max_retries=3, scheduling_strategy="SPREAD")(function)

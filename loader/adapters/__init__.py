@@ -25,6 +25,5 @@ if not TYPE_CHECKING:
     def __getattr__(name: str) -> object:
         if name not in _HOMES:
             raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-        found = getattr(importlib.import_module(_HOMES[name], __name__), name)
-        globals()[name] = found
-        return found
+        globals()[name] = public = getattr(importlib.import_module(_HOMES[name], __name__), name)
+        return public

@@ -70,7 +70,7 @@ def prepare_accelerate(accelerator: Any, loader: Any) -> Any:
         adopt_loop(loader, accelerator.gradient_accumulation_steps)
         device = accelerator.device if accelerator.device_placement else None
         loader._accelerate = AccelerateFeed(device, accelerator.non_blocking, accelerator)
-        if not any(loader is each for each in accelerator._dataloaders):
+        if not any(loader is prepared for prepared in accelerator._dataloaders):
             accelerator._dataloaders.append(loader)
         return loader
     if planned:  # its batch sampler has this rank's part only
@@ -90,9 +90,9 @@ def prepare_accelerate(accelerator: Any, loader: Any) -> Any:
 
 def is_packing(loader: Any) -> bool:
     """Return whether a loader's batches are known to be packed before the first one."""
-    given = getattr(loader, "_arguments", None)
+    arguments = getattr(loader, "_arguments", None)
     return loader.collate_fn is collate_packed or (
-        given is not None and find_base(given.balance.layout) == "packed"
+        arguments is not None and find_base(arguments.balance.layout) == "packed"
     )
 
 
@@ -157,15 +157,15 @@ def _keep_state(shard: Any) -> None:
     try:
         shard.dl_state_dict = shard.base_dataloader.state_dict()
         shard.dl_state_dict["_iterator_finished"] = shard.end_of_dataloader
-    except Exception as error:  # of a data set or a sampler: nobody has asked yet
+    except Exception as error:  # of a data set or a sampler: the state is not asked for yet
         shard.dl_state_dict = error
 
 
 def _kept_state(shard: Any) -> dict[str, Any]:
     if isinstance(state := shard.dl_state_dict, Exception):
         raise state
-    kept: dict[str, Any] = state
-    return kept
+    ledger: dict[str, Any] = state
+    return ledger
 
 
 def _load_state(loader: Any, state: dict[str, Any]) -> None:
@@ -254,16 +254,16 @@ def meets_once_a_step() -> bool:
     """
     from accelerate.state import GradientState, PartialState
 
-    each = GradientState().plugin_kwargs.get("sync_each_batch", False)
-    return not each and PartialState().distributed_type.value.startswith("MULTI_")
+    syncs_each = GradientState().plugin_kwargs.get("sync_each_batch", False)
+    return not syncs_each and PartialState().distributed_type.value.startswith("MULTI_")
 
 
 def is_there(batch: Any, device: Any) -> bool:
     """Return whether every tensor of a batch is on a device already."""
     if isinstance(batch, dict):
-        return all(is_there(each, device) for each in batch.values())
+        return all(is_there(field, device) for field in batch.values())
     if isinstance(batch, list | tuple):
-        return all(is_there(each, device) for each in batch)
+        return all(is_there(part, device) for part in batch)
     where = getattr(batch, "device", device)
     return where.type == device.type and device.index in (None, where.index)
 
@@ -299,9 +299,9 @@ def gather_of_any_size() -> None:
     def _gather(tensor: torch.Tensor) -> torch.Tensor:
         parts = gather_object([tensor.detach().cpu().reshape(tensor.shape or (1,))])
         if len({(part.dtype, part.shape[1:]) for part in parts}) > 1:
-            said = ", ".join(f"{tuple(part.shape)} {part.dtype}" for part in parts)
+            shapes = ", ".join(f"{tuple(part.shape)} {part.dtype}" for part in parts)
             raise ValueError(
-                f"gather_for_metrics was given tensors {said} by the ranks: microbatches of a "
+                f"gather_for_metrics was given tensors {shapes} by the ranks: microbatches of a "
                 "balanced loader may differ in the first dimension only; pad others before, with "
                 "accelerator.pad_across_processes(tensor, dim=1), and give the dtype where a "
                 "tensor may be empty"

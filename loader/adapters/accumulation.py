@@ -48,7 +48,7 @@ def check_lightning(loader: Any) -> None:
 def _training() -> Any:
     """Return the Trainer of Lightning that is fitting, and iterating just now; None for none."""
     trainers = [getattr(sys.modules.get(name), "Trainer", None) for name in MODULES]
-    classes = tuple(each for each in trainers if isinstance(each, type))
+    classes = tuple(trainer for trainer in trainers if isinstance(trainer, type))
     frame: FrameType | None = sys._getframe() if classes else None
     while frame is not None:
         owner = frame.f_locals.get("self")

@@ -12,7 +12,7 @@ from itertools import tee
 from typing import Any
 
 from ...workers.sources.labels import IGNORED
-from .next_token import next_token_batch, shifts_labels, unlike, without_end
+from .next_token import next_token_batch, repeat_epochs, shifts_labels, unlike
 
 # Megatron's names of what a packed batch says about its samples' borders.
 BORDERS = {
@@ -38,14 +38,14 @@ def megatron_batch(batch: Any, shift_labels: bool = True) -> Any:
     """
     inputs, labels = next_token_batch(batch, shift_labels=shift_labels)
     has_label = labels != IGNORED
-    made = {
+    converted = {
         "tokens": inputs.pop("input"),
         "labels": labels * has_label,
         "loss_mask": has_label.float(),
         "position_ids": inputs.pop("positions"),
         **{theirs: batch[ours] for ours, theirs in BORDERS.items() if ours in batch},
     }
-    return {**made, **unlike(made, inputs)}
+    return {**converted, **unlike(converted, inputs)}
 
 
 def megatron_iterators(
@@ -62,9 +62,11 @@ def megatron_iterators(
     # What one stage has taken, and others have not, waits in here.
     if convert is megatron_batch:
         convert = partial(megatron_batch, shift_labels=shifts_labels(loader))
-    batches = tee(map(convert, without_end(loader)), virtual_stages)
+    batches = tee(map(convert, repeat_epochs(loader)), virtual_stages)
     taken = [0] * virtual_stages
-    return [MegatronIterator(loader, each, taken, n) for n, each in enumerate(batches)]
+    return [
+        MegatronIterator(loader, stage_batches, taken, n) for n, stage_batches in enumerate(batches)
+    ]
 
 
 class MegatronIterator:
@@ -88,7 +90,7 @@ class MegatronIterator:
 
     def save_state(self) -> dict[str, Any]:
         """Return the ledger; ValueError inside a step, where virtual stages are not equally far."""
-        waiting = [max(self._taken) - each for each in self._taken]
+        waiting = [max(self._taken) - taken for taken in self._taken]
         if any(waiting):
             raise ValueError(
                 f"save_state() inside a step: {waiting} microbatches wait for the virtual stages; "

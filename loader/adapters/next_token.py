@@ -45,35 +45,35 @@ def next_token_batch(
     shifts = int(shift_labels)
     shifted = pad(labels[:, shifts:], (0, shifts), value=IGNORED)
     named = ("input_ids", "labels", "position_ids", *LEFT_OUT)
-    others = {name: value for name, value in batch.items() if name not in named}
+    more_fields = {name: value for name, value in batch.items() if name not in named}
     if flat:
         ids, positions, shifted = ids[0], positions[0], shifted[0]
-    made = {"input": ids, "positions": positions}
-    return {**made, **unlike(made, others)}, shifted
+    inputs = {"input": ids, "positions": positions}
+    return {**inputs, **unlike(inputs, more_fields)}, shifted
 
 
 def shifts_labels(loader: Any) -> bool:
     """Return whether labels of a loader's batches stand at their tokens, and are to be shifted."""
-    given = getattr(loader, "_arguments", None)
-    return given is None or bool(given.balance.shift_labels)
+    arguments = getattr(loader, "_arguments", None)
+    return arguments is None or bool(arguments.balance.shift_labels)
 
 
-def unlike(made: Container[str], others: dict[str, Any]) -> dict[str, Any]:
+def unlike(converted: Container[str], more_fields: dict[str, Any]) -> dict[str, Any]:
     """Return a batch's other fields; ValueError for one that would replace what was made of it."""
-    if taken := [name for name in others if name in made]:
+    if taken := [name for name in more_fields if name in converted]:
         raise ValueError(
             f"samples have a field {taken[0]!r}, and the framework's batch has one of that name, "
             "made of input_ids and labels: leave the samples' out, or give it another name"
         )
-    return others
+    return more_fields
 
 
-def without_end(loader: Any) -> Iterator[Any]:
+def repeat_epochs(loader: Any) -> Iterator[Any]:
     """Yield a loader's batches, epoch after epoch; a loader without any ends it."""
-    found = True  # a ledger may be at the end of its epoch: no batch comes once
-    while found:
-        found = False
+    has_batch = True  # a ledger may be at the end of its epoch: no batch comes once
+    while has_batch:
+        has_batch = False
         for _ in range(2):
             for batch in loader:
-                found = True
+                has_batch = True
                 yield batch

@@ -85,7 +85,7 @@ class PlannedSampler(DistributedSampler[Any]):
     """
 
     def __init__(self, dataset: Any, set_epoch: Callable[[int], None]) -> None:
-        """DistributedSampler's own constructor would ask for ranks, which nobody knows yet."""
+        """DistributedSampler's own constructor would ask for ranks, which are not known yet."""
         self.dataset = dataset
         self._set_epoch = set_epoch
 
@@ -99,7 +99,7 @@ class PlannedSampler(DistributedSampler[Any]):
         return len(dataset)
 
     def __iter__(self) -> Iterator[Any]:
-        """Raise ValueError: whoever reads this makes batches of their own."""
+        """Raise ValueError: its caller is about to make other batches."""
         refuse()
 
 
@@ -120,7 +120,7 @@ class PlannedBatchSampler(Sampler[Any]):
         refuse()
 
     def __iter__(self) -> Iterator[Any]:
-        """Raise ValueError: whoever reads this makes batches of their own."""
+        """Raise ValueError: its caller is about to make other batches."""
         refuse()
 
 

@@ -20,7 +20,7 @@ from typing import Any
 import torch
 from torchtitan.config import derive, override
 
-from .next_token import next_token_batch, shifts_labels, without_end
+from .next_token import next_token_batch, repeat_epochs, shifts_labels
 
 try:
     from torchtitan.components.data.loader import BaseDataLoader
@@ -45,14 +45,14 @@ class PlannedDataLoader(BaseDataLoader):  # type: ignore[misc]
         loader: str | Callable[..., Any] = ""
 
     def __init__(
-        self, config: "PlannedDataLoader.Config", *, dp_rank: int, dp_world_size: int, **given: Any
+        self, config: "PlannedDataLoader.Config", *, dp_rank: int, dp_world_size: int, **more: Any
     ) -> None:
         """Make the loader; ValueError if `loader` names no function."""
-        self.loader = _function(config.loader)(ranks=(dp_rank, dp_world_size), **given)
+        self.loader = _function(config.loader)(ranks=(dp_rank, dp_world_size), **more)
 
     def __iter__(self) -> Iterator[tuple[dict[str, Any], torch.Tensor]]:
         """Yield (inputs, labels) of microbatches without end; a loader without any ends it."""
-        for batch in without_end(self.loader):
+        for batch in repeat_epochs(self.loader):
             yield next_token_batch(batch, IS_FLAT, shifts_labels(self.loader))
 
     def state_dict(self) -> dict[str, Any]:
@@ -86,15 +86,15 @@ def dataloader(config: Any, loader: str) -> Any:
     return derive(config, PlannedDataLoader.Config, loader=loader)
 
 
-def _function(given: str | Callable[..., Any]) -> Callable[..., Any]:
+def _function(named: str | Callable[..., Any]) -> Callable[..., Any]:
     """Return the function that "module:function" names."""
-    if callable(given):
-        return given
-    module, _, name = given.partition(":")
-    found = getattr(import_module(module), name, None) if module and name else None
-    if not callable(found):
+    if callable(named):
+        return named
+    module, _, name = named.partition(":")
+    function = getattr(import_module(module), name, None) if module and name else None
+    if not callable(function):
         raise ValueError(
-            f'loader is {given!r}: give "module:function", the name of a function(ranks, '
+            f'loader is {named!r}: give "module:function", the name of a function(ranks, '
             "**given) that returns a counterpoise.DataLoader(..., ranks=ranks)"
         )
-    return found  # type: ignore[no-any-return]
+    return function  # type: ignore[no-any-return]

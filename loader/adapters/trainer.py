@@ -85,12 +85,12 @@ def attach_trainer(trainer: Any, loader: Any, eval_loader: Any = None) -> Any:
         trainer.get_train_dataloader = lambda: prepared
         _log_stats(trainer, loader)
         return trainer
-    normalises = _why_not_normalised(trainer) == ""
+    normalises = _explain_unnormalised(trainer) == ""
     adopt_loop(loader, trainer.args.gradient_accumulation_steps)
     adopt_model(loader, trainer.model, normalises)
     if loader._late.counts != "equal":  # means of equal counts may be averaged
         if not normalises:
-            raise ValueError(_why_not_normalised(trainer))
+            raise ValueError(_explain_unnormalised(trainer))
         measure_loss(trainer)
     ours, theirs = loader._balanced.microbatches_per_step, trainer.args.gradient_accumulation_steps
     check_accumulation(ours, theirs, ACCUMULATION)
@@ -137,21 +137,22 @@ def adopt_model(loader: Any, model: Any, normalises: bool) -> None:
 def _attach_evaluation(trainer: Any, loaders: Any) -> None:
     """Let Trainer evaluate its own eval_dataset by a loader, or each of its sets by its own."""
     sets = trainer.eval_dataset
-    wanted, by_name = (each if isinstance(each, dict) else {None: each} for each in (sets, loaders))
-    if wanted.keys() != by_name.keys():
+    sets_by_name = sets if isinstance(sets, dict) else {None: sets}
+    by_name = loaders if isinstance(loaders, dict) else {None: loaders}
+    if sets_by_name.keys() != by_name.keys():
         raise ValueError(
             "eval_loader is a loader for Trainer's eval_dataset, or a dict of loaders with the "
             f"names of its sets: eval_dataset is {_described(sets)}, eval_loader "
             f"{_described(loaders)}"
         )
     prepared = {name: _prepared_evaluation(trainer, loader) for name, loader in by_name.items()}
-    own = trainer.get_eval_dataloader
+    get_own = trainer.get_eval_dataloader
 
     def get_eval_dataloader(eval_dataset: Any = None) -> Any:
         # a name of a set, or Trainer's own set, which it also gives as an object
         name = eval_dataset if isinstance(eval_dataset, str) else None
         is_own = eval_dataset is None or eval_dataset is sets or name is not None
-        return prepared[name] if is_own and name in prepared else own(eval_dataset)
+        return prepared[name] if is_own and name in prepared else get_own(eval_dataset)
 
     trainer.get_eval_dataloader = get_eval_dataloader
 
@@ -179,7 +180,7 @@ def _prepared_evaluation(trainer: Any, loader: Any) -> Any:
     return prepare_accelerate(trainer.accelerator, loader)
 
 
-def _why_not_normalised(trainer: Any) -> str:
+def _explain_unnormalised(trainer: Any) -> str:
     """Return why losses are not divided by the label tokens of all microbatches; "" if they are."""
     if not (trainer.model_accepts_loss_kwargs or trainer.compute_loss_func is not None):
         return (
@@ -210,7 +211,9 @@ def measure_loss(trainer: Any) -> None:
         items = named.get("num_items_in_batch")
         if items is not None and model.training:
             once, twice = (
-                _loss_of(compute, model, inputs, {**named, "num_items_in_batch": times * items})
+                _compute_loss(
+                    compute, model, inputs, {**named, "num_items_in_batch": times * items}
+                )
                 for times in (1, 2)
             )
             if once:
@@ -227,7 +230,7 @@ def measure_loss(trainer: Any) -> None:
     trainer.compute_loss = compute_measured
 
 
-def _loss_of(compute: Any, model: Any, inputs: Any, named: dict[str, Any]) -> float:
+def _compute_loss(compute: Any, model: Any, inputs: Any, named: dict[str, Any]) -> float:
     """Return a loss without a trace of its computation; the model is in training mode again."""
     model.eval()
     try:
@@ -245,18 +248,18 @@ def _give_packed(trainer: Any, loader: Any) -> None:
     def check(images: bool, _: str) -> None:
         check_packing(trainer.model, images)
 
-    def where() -> str:
-        return str(next((each.device for each in trainer.model.parameters()), ""))
+    def find_device() -> str:
+        return str(next((weight.device for weight in trainer.model.parameters()), ""))
 
     if is_packing(loader):
-        check(False, where())
+        check(False, find_device())
     get = trainer.get_batch_samples
 
     def get_batch_samples(*args: Any, **named: Any) -> Any:
         batches, count = get(*args, **named)
         for batch in filter(is_packed, batches):
             seen = not SEEN.isdisjoint(batch)
-            check(seen, where())  # again where the model has moved since
+            check(seen, find_device())  # again where the model has moved since
         return [for_model(batch, trainer.model) for batch in batches], count
 
     trainer.get_batch_samples = get_batch_samples
@@ -283,7 +286,7 @@ class OwnEpochs:
 
 def with_known_epochs(loader: Any, max_steps: int) -> Any:
     """Return the loader for Trainer to iterate over; ValueError if neither knows when to end."""
-    why = loader._balanced.why_no_steps
+    why = loader._balanced.no_steps_reason
     if not why:
         return loader
     if max_steps <= 0:
@@ -299,7 +302,7 @@ def ledger_callback(loader: Any) -> Any:
     from transformers import TrainerCallback
     from transformers.trainer_callback import ExportableState
 
-    is_exact = not loader._balanced.why_no_steps
+    is_exact = not loader._balanced.no_steps_reason
     per_rank, rank = getattr(loader._balanced, "ledger_per_rank", False), loader._balanced.ranks[0]
 
     def own_ledger(args: Any, state: Any) -> Path:
@@ -361,7 +364,7 @@ def for_model(batch: Any, model: Any) -> Any:
     if not is_packed(batch):
         return batch
     taken = inspect.signature(unwrapped(model).forward).parameters
-    kept = {
+    fields = {
         name: value
         for name, value in batch.items()
         if not holds_nothing(value)
@@ -370,4 +373,4 @@ def for_model(batch: Any, model: Any) -> Any:
             or not (name in OF_THE_LOOP or name.removesuffix("_lengths") in batch.keys() - {name})
         )
     }
-    return kept | hf_kwargs(batch, model)
+    return fields | hf_kwargs(batch, model)

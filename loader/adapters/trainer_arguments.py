@@ -41,12 +41,15 @@ def check_loading(trainer: Any, loader: Any, size: float | None) -> None:
     check_said(args, has)
     if size is None:
         return
-    batch, given = "per_device_train_batch_size", args.per_device_train_batch_size
+    batch, batch_size = "per_device_train_batch_size", args.per_device_train_batch_size
     check_said(args, {batch: size}, is_open=size == 1)
-    if size != given:
+    if size != batch_size:
         args.per_device_train_batch_size = max(1, round(size))
         trainer._train_batch_size = args.train_batch_size
-        tell(logger, f"{batch} is {given} by default, and the loader's {size:g} samples are taken")
+        tell(
+            logger,
+            f"{batch} is {batch_size} by default, and the loader's {size:g} samples are taken",
+        )
 
 
 def check_said(args: Any, has: dict[str, Any], is_open: bool = False) -> None:
@@ -54,14 +57,14 @@ def check_said(args: Any, has: dict[str, Any], is_open: bool = False) -> None:
 
     is_open: also for those that have Trainer's default.
     """
-    defaults = {each.name: each.default for each in fields(args)}
-    for name, own in has.items():
-        given = getattr(args, name, own)
-        if given != own and (is_open or given != defaults.get(name)):
+    defaults = {argument.name: argument.default for argument in fields(args)}
+    for name, ours in has.items():
+        theirs = getattr(args, name, ours)
+        if theirs != ours and (is_open or theirs != defaults.get(name)):
             raise ValueError(
-                f"{name} is {given} in TrainingArguments, and the loader has {own}: its batches "
-                f"are trained on as they are; give TrainingArguments({name}={own}), or a "
-                f"DataLoader that has {given}"
+                f"{name} is {theirs} in TrainingArguments, and the loader has {ours}: its batches "
+                f"are trained on as they are; give TrainingArguments({name}={ours}), or a "
+                f"DataLoader that has {theirs}"
             )
 
 
@@ -71,7 +74,7 @@ def check_strategy(trainer: Any, loader: Any) -> None:
 
     if not isinstance(trainer, Trainer):
         raise ValueError(f"attach_trainer takes a transformers.Trainer, got {type(trainer)}")
-    owner = next(each for each in type(trainer).__mro__ if "get_train_dataloader" in vars(each))
+    owner = next(base for base in type(trainer).__mro__ if "get_train_dataloader" in vars(base))
     if owner is not Trainer:
         raise ValueError(
             f"{owner.__name__}.get_train_dataloader makes batches of its own, and would not be "
@@ -88,24 +91,24 @@ def check_strategy(trainer: Any, loader: Any) -> None:
     if not loader.is_balanced:
         return
     if getattr(trainer.args, "group_by_length", False):  # its name in transformers 4
-        given = "group_by_length=True"
+        option = "group_by_length=True"
     elif strategy not in ("random", "sequential"):
-        given = f"train_sampling_strategy={strategy!r}"
+        option = f"train_sampling_strategy={strategy!r}"
     elif getattr(trainer.args, "packing", False):  # TRL; rows of its data would count as samples
-        given = "packing=True"
+        option = "packing=True"
     else:
         return
     raise ValueError(
-        f"{given} makes batches by length, and so does a balanced loader: one of the two has to "
-        f"go; leave out {given.partition('=')[0]} in the trainer's arguments, or attach_trainer()"
+        f"{option} makes batches by length, and so does a balanced loader: one of the two has to "
+        f"go; leave out {option.partition('=')[0]} in the trainer's arguments, or attach_trainer()"
     )
 
 
-def check_is_ours(loader: Any, what: str) -> None:
-    """Raise ValueError where another class' loader is given; what: the function or argument."""
+def check_is_ours(loader: Any, argument: str) -> None:
+    """Raise ValueError where another class' loader is given; argument: its name, or a function."""
     if not isinstance(loader, RecognisedLoader):
         kind = type(loader)
         raise ValueError(
-            f"{what} takes a counterpoise.DataLoader, got a {kind.__module__}.{kind.__qualname__}: "
-            "make it by counterpoise.DataLoader(...), with the same arguments"
+            f"{argument} takes a counterpoise.DataLoader, got a {kind.__module__}."
+            f"{kind.__qualname__}: make it by counterpoise.DataLoader(...), with the same arguments"
         )

@@ -175,7 +175,7 @@ def _send_samples(writing: Connection, question: Question, start: WorkerStart, n
 
 def _begin(question: Question, start: WorkerStart, number: int) -> None:
     """Make this process a worker."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the trainer's, who ends this process
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the trainer's, which ends this
     torch.set_num_threads(1)  # the threads of a forked trainer are not here
     if start.workers:  # with none samples are loaded where there is no worker
         begin_as_worker(question.dataset, number, start.workers, question.terms.balance.seed)

@@ -30,7 +30,7 @@ DEFAULT_RESOURCES = ("tiles", "tokens", "label_tokens")
 OWN = "a balanced loader plans its own order"
 
 
-def said_or_adopted(balance: Balance, waits: Waits | None) -> Balance:
+def adopt_waits(balance: Balance, waits: Waits | None) -> Balance:
     """Return a Balance with the waits that a framework says, where the user has not said any.
 
     They change nothing where a step has one microbatch, or a partition that does not look at them.
@@ -81,7 +81,7 @@ def find_resources(
 
 
 def checked_shuffle(shuffle: bool | None, mode: str) -> bool:
-    """Return whether a balanced loader shuffles; ValueError where nobody said so.
+    """Return whether a balanced loader shuffles; ValueError without `shuffle`.
 
     torch's default is the data's order, and a training loop that forgets `shuffle` notices
     nothing: the caller has to say it. In the data's order each step has the samples that stand
@@ -119,8 +119,8 @@ def refuse_ignored(
         )
     if balance.grouping not in ("fixed", "auto"):
         # 1 is the default of torch's DataLoader: it cannot be told from an argument that was given.
-        one = batch_size is None or batch_size == 1
-        if balance.samples_per_step is not None and not one:
+        is_default = batch_size is None or batch_size == 1
+        if balance.samples_per_step is not None and not is_default:
             raise ValueError(
                 f"batch_size is {batch_size}, but samples_per_step is {balance.samples_per_step} "
                 f"and grouping {balance.grouping!r} decides how many samples a microbatch has: "
@@ -128,7 +128,7 @@ def refuse_ignored(
             )
         # Steps would have no size.
         if balance.budgets and balance.samples_per_step is None:
-            extra = "" if one else f" instead of batch_size={batch_size}"
+            extra = "" if is_default else f" instead of batch_size={batch_size}"
             raise ValueError(
                 "budgets decide how many samples a microbatch has, and nothing says how many a "
                 "step has: give Balance(samples_per_step=...), the global batch of all ranks"
@@ -248,12 +248,12 @@ def read_order(
             )
         return GivenOrder(sampler.shuffle, sampler.seed, sampler)
     if kind is RandomSampler:
-        own = None if sampler.generator is None else sampler.generator.initial_seed()
-        return GivenOrder(True, seed if own is None else own)
+        own_seed = None if sampler.generator is None else sampler.generator.initial_seed()
+        return GivenOrder(True, seed if own_seed is None else own_seed)
     return GivenOrder(False, seed)
 
 
-def with_seed(balance: Balance, order: GivenOrder) -> Balance:
+def take_seed(balance: Balance, order: GivenOrder) -> Balance:
     """Return the balance with an order's seed, if it has one; ValueError for two seeds."""
     if order.seed is None:
         return balance

@@ -71,6 +71,6 @@ class FollowedCosts:
         """Go by the costs that have changed from now on."""
         self._profile = self._seen
 
-    def costs_of(self, plan: PlanConfig) -> str:
+    def find_told_costs(self, plan: PlanConfig) -> str:
         """Return the costs that a balancer has to be told, "" for those that it knows."""
         return "" if plan.pipeline == self.plan.pipeline else plan.pipeline

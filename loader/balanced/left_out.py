@@ -24,34 +24,34 @@ class SkippedSamples:
     shuffle: bool
     # Of so many samples, their indexes; of an epoch, their ordinals.
     _indexes: tuple[int, list[int]] = field(default=(-1, []), init=False)
-    _found: tuple[int, int, tuple[int, ...]] = field(default=(-1, -1, ()), init=False)
+    _ordinals: tuple[int, int, tuple[int, ...]] = field(default=(-1, -1, ()), init=False)
 
     def __call__(self, epoch: int) -> tuple[int, ...]:
-        """Return the ordinals of an epoch's, ascending; ValueError for a key that is nobody's."""
+        """Return the ordinals of an epoch's, ascending; ValueError for a key that no sample has."""
         count = len(self.source)
-        if self._found[:2] != (epoch, count):
+        if self._ordinals[:2] != (epoch, count):
             order = epoch_order(self.source, self.seed, epoch, self.shuffle)
             places = np.flatnonzero(np.isin(order, self._indexes_among(count)))
-            self._found = epoch, count, tuple(places.tolist())
-        return self._found[2]
+            self._ordinals = epoch, count, tuple(places.tolist())
+        return self._ordinals[2]
 
     def _indexes_among(self, count: int) -> list[int]:
         if self._indexes[0] != count:
             names = {index: str(self.source.key(index)) for index in range(count)}
-            found = {index: name for index, name in names.items() if name in self.keys}
-            if missing := sorted(self.keys - {*found.values()}):
+            skipped = {index: name for index, name in names.items() if name in self.keys}
+            if missing := sorted(self.keys - {*skipped.values()}):
                 raise ValueError(
                     f"skip_keys has {', '.join(map(repr, missing[:SHOWN]))}, and no sample has "
                     "such a key: give those of StepInfo.keys, as counterpoise doctor --step names "
                     "them"
                 )
-            self._indexes = count, list(found)
+            self._indexes = count, list(skipped)
         return self._indexes[1]
 
 
 def checked_keys(keys: Iterable[str] | None) -> frozenset[str]:
     """Return the keys of samples to leave out; TypeError for what is no list of texts."""
-    found = frozenset(() if keys is None else keys)
-    if isinstance(keys, str) or not all(isinstance(key, str) for key in found):
+    texts = frozenset(() if keys is None else keys)
+    if isinstance(keys, str) or not all(isinstance(key, str) for key in texts):
         raise TypeError(f"skip_keys is {keys!r:.80}: give a list of samples' keys, as texts")
-    return found
+    return texts

@@ -39,10 +39,10 @@ from ..resume.balanced_position import (
 from ..resume.ledger import BalancedLedger
 from ..step.errors import ComesAgainError, LoaderError, OneCaller
 from ..step.info import Step, StepInfo
-from ..step.labels import LabelCheck, without_labels
+from ..step.labels import LabelCheck, clear_labels
 from .settings import BalancedArguments, LoopSettings
 from .source import MicrobatchSource, StreamLedgers
-from .step_infos import OverBudget, info_of
+from .step_infos import OverBudget, make_info
 
 if TYPE_CHECKING:
     from .followed_costs import FollowedCosts, MeasuredCosts
@@ -71,7 +71,7 @@ class PassedOver:
 
 
 @dataclass(slots=True)
-class Kept:
+class Received:
     """A microbatch that was fetched at a position, until one is fetched at another.
 
     reported: how many of its holes are in the dead-letter file; failures: how often it could not be
@@ -93,7 +93,7 @@ class BalancedLoader:
     balance="auto" has found, for the ledger; `compares_batches` is False where a framework
     counts labels itself; then those of a microbatch that weighs nothing are -100.
     `sources` are a mixture's names, with which keys begin; `skipped` returns ordinals to leave out.
-    `stream`: of data whose number of samples nobody knows, so that each rank has a ledger of its
+    `stream`: of data whose number of samples is not known, so that each rank has a ledger of its
     own. `job` is that of the settings, but for the costs that a pipeline has measured.
     """
 
@@ -116,7 +116,7 @@ class BalancedLoader:
     _checked: int = -1
     _untouched: int = -1
     _running: int = 0
-    _told: int | None = None
+    _announced: int | None = None
     _left_by: str = ""
     _loaded: BalancedLedger | None = field(default=None, repr=False)
     _counted: int | None = None
@@ -155,7 +155,7 @@ class BalancedLoader:
         return self.job.plan
 
     @property
-    def why_no_steps(self) -> str:
+    def no_steps_reason(self) -> str:
         """Why the number of steps in an epoch is not known beforehand; "" if it is."""
         if self.stream is not None:
             return NOT_KNOWN
@@ -298,7 +298,7 @@ class BalancedLoader:
 
         self._followed = FollowedCosts(pipe, self.plan)
 
-    def _start_at(self, at: ResumePosition, costs: str | None = None) -> RunStart:
+    def _make_start(self, at: ResumePosition, costs: str | None = None) -> RunStart:
         costs = self._costs if costs is None else costs
         return at.leaving_out(self._skipped()).start(self.epoch, costs)
 
@@ -316,9 +316,9 @@ class BalancedLoader:
         plan = followed.changed(self.epoch, None if at is None else at.place)
         if plan is None:
             return
-        costs = followed.costs_of(plan)
+        costs = followed.find_told_costs(plan)
         if at is not None and source is not None:
-            source.go_on(self._start_at(at, costs))
+            source.go_on(self._make_start(at, costs))
         self.job, self._costs = replace(self.job, plan=plan), costs
         followed.accept()
 
@@ -329,20 +329,20 @@ class BalancedLoader:
         """
         if self.stream is not None or self._checked == self._generation:
             return
-        plan, rest = self.plan, self.count() % self.plan.samples_per_step
+        plan, remainder = self.plan, self.count() % self.plan.samples_per_step
         self._checked = self._generation
-        if self._told is not None:
+        if self._announced is not None:
             return
         if plan.last_step != "whole" and plan.mode == "exact":
-            self._told = rest - plan.last_kept(rest)  # by the line at start
+            self._announced = remainder - plan.last_kept(remainder)  # by the line at start
             return
-        is_left = plan.mode == "exact" and not plan.drop_last and not plan.keeps_last(rest)
-        self._told = rest if is_left else 0
-        if self._told and 0 in self.ranks:
+        is_left = plan.mode == "exact" and not plan.drop_last and not plan.keeps_last(remainder)
+        self._announced = remainder if is_left else 0
+        if self._announced and 0 in self.ranks:
             logger.warning(
                 "the last %d of %d samples are left out of every epoch: they are fewer than the %d "
                 "microbatches of a step, and collate_fn cannot make a batch of no samples",
-                rest, self.count(), plan.least_microbatches,
+                remainder, self.count(), plan.least_microbatches,
             )  # fmt: skip
 
     def receive(self, at: ResumePosition) -> LocalArrival | None:
@@ -350,7 +350,7 @@ class BalancedLoader:
         try:
             source = self.open()
             self._take_costs(at, source)
-            source.recover(lambda: self._start_at(at))
+            source.recover(lambda: self._make_start(at))
             self._tell_what_will_be_left_out()
             return source.next(self.settings.local.timeout_s)
         except ComesAgainError:
@@ -370,32 +370,32 @@ class BalancedLoader:
             self.close()
             raise
 
-    def unpack(self, kept: Kept) -> Fetched | PassedOver:
+    def unpack(self, received: Received) -> Fetched | PassedOver:
         """Unpack a microbatch to be handed out; return it with the position after it.
 
         Each hole is written to the dead-letter file, once.
         """
-        batch, skipped = kept.arrival.batch, self._skipped()
+        batch, skipped = received.arrival.batch, self._skipped()
         if (dead_letter := self._arguments.on_error.dead_letter) is not None:
-            self._record_holes(dead_letter, kept, skipped)
-        after = kept.at.after(kept.arrival, self.ranks, skipped)
-        if after.unusable > kept.at.unusable:
+            self._record_holes(dead_letter, received, skipped)
+        after = received.at.after(received.arrival, self.ranks, skipped)
+        if after.unusable > received.at.unusable:
             self._check_errors(after.unusable, batch.step)
         if self._passes_over(batch):
             return PassedOver(after)
-        fetched = self._deliver(kept, after)
+        fetched = self._deliver(received, after)
         self._over_budget.take_batch(fetched.batch, fetched.info)
         return fetched
 
-    def _record_holes(self, path: str, kept: Kept, skipped: Holes) -> None:
+    def _record_holes(self, path: str, received: Received, skipped: Holes) -> None:
         """Append a dead letter for each hole but those asked for."""
         from ...workers.sources.dead_letters import record_letter  # here: most write none
 
-        for hole in kept.arrival.batch.holes[kept.reported :]:
+        for hole in received.arrival.batch.holes[received.reported :]:
             if hole.ordinal not in skipped:
                 where = hole.source or source_name(self.settings.local.dataset)
                 record_letter(path, SkippedSample(hole.key, hole.reason, "data", where))
-            kept.reported += 1
+            received.reported += 1
 
     def _passes_over(self, batch: Any) -> bool:
         """Return whether nothing of a microbatch's step can be handed out, on any rank."""
@@ -412,7 +412,7 @@ class BalancedLoader:
     def end_epoch(self, generation: int) -> None:
         """End the epoch of an iterator that has had all of it."""
         in_no_step = self.open().left_out
-        if in_no_step > (self._told or 0) and 0 in self.ranks:
+        if in_no_step > (self._announced or 0) and 0 in self.ranks:
             logger.warning(
                 "%d samples were left out of epoch %d: there were fewer than microbatches, and "
                 "collate_fn cannot make a batch of no samples, or all were refused",
@@ -455,24 +455,24 @@ class BalancedLoader:
                 "data, or allow more"
             )
 
-    def _deliver(self, kept: Kept, after: ResumePosition) -> Fetched:
-        job, over, batch = self.job, self._over_budget, kept.arrival.batch
-        resources = kept.arrival.resources or job.resources
-        info = info_of(
+    def _deliver(self, received: Received, after: ResumePosition) -> Fetched:
+        job, over, batch = self.job, self._over_budget, received.arrival.batch
+        resources = received.arrival.resources or job.resources
+        info = make_info(
             batch, self.epoch, self.plan.ranks, resources, over, after, self.sources,
             job.shift_labels,
         )  # fmt: skip
-        made = kept.arrival.unpack()
-        batch = made.batch
-        if made.labels is not None and job.counts_labels:
-            self._labels.compare(*made.labels, info.label_tokens, info.keys)
+        unpacked = received.arrival.unpack()
+        batch = unpacked.batch
+        if unpacked.labels is not None and job.counts_labels:
+            self._labels.compare(*unpacked.labels, info.label_tokens, info.keys)
         if info.keys and self.stream is None and isinstance(batch, Mapping) and "labels" in batch:
             declares = job.counts_labels and self.compares_batches
             self._labels.compare_batch(batch, info.label_tokens if declares else None, info.keys)
         if not info.keys and not self.compares_batches:
-            batch = without_labels(batch)
+            batch = clear_labels(batch)
         if job.counts_batches:
-            info = replace(info, label_tokens=made.label_tokens or 0)
+            info = replace(info, label_tokens=unpacked.label_tokens or 0)
         return Fetched(self.batches.finished(batch, info), info, after)
 
 
@@ -481,40 +481,40 @@ class Fetcher:
 
     def __init__(self, loader: BalancedLoader, stats: Any = None) -> None:
         self._loader, self._stats = loader, stats
-        self._kept: Kept | None = None
+        self._received: Received | None = None
 
     def fetch(self, at: ResumePosition) -> Fetched | PassedOver | None:
         """Return the microbatch at a position, None at the end of the run.
 
         Raises what unpacking raises, and LoaderError when it has done so TRIES times.
         """
-        kept = self._kept
-        if kept is None or kept.at is not at:
+        received = self._received
+        if received is None or received.at is not at:
             arrival = self._loader.receive(at)
-            kept = self._kept = None if arrival is None else Kept(arrival, at)
-        if kept is None:
+            received = self._received = None if arrival is None else Received(arrival, at)
+        if received is None:
             return None
-        unpacked = kept.unpacked
+        unpacked = received.unpacked
         if unpacked is None:
-            unpacked = kept.unpacked = self._unpack(kept)
+            unpacked = received.unpacked = self._unpack(received)
             if self._stats is not None:
-                self._stats.take_holes(kept.arrival.batch.holes)
-            kept.arrival.loaded = None  # its samples are not needed any more
-        self._loader.open().release(kept.arrival)
+                self._stats.take_holes(received.arrival.batch.holes)
+            received.arrival.loaded = None  # its samples are not needed any more
+        self._loader.open().release(received.arrival)
         return unpacked
 
-    def _unpack(self, kept: Kept) -> Fetched | PassedOver:
+    def _unpack(self, received: Received) -> Fetched | PassedOver:
         try:
-            return self._loader.unpack(kept)
+            return self._loader.unpack(received)
         except LoaderError:
             raise
         except Exception as error:
-            kept.failures += 1
-            if kept.failures < TRIES:
+            received.failures += 1
+            if received.failures < TRIES:
                 raise
-            batch = kept.arrival.batch
+            batch = received.arrival.batch
             place = batch.step, batch.microbatch
-            why = explain_failures(*place, batch.keys, kept.failures, error)
+            why = explain_failures(*place, batch.keys, received.failures, error)
             raise LoaderError(why) from error
 
 
@@ -536,8 +536,8 @@ class CountedSteps:
 
     def fetch(self, at: ResumePosition) -> Fetched | PassedOver | None:
         """Return the microbatch at a position, None at the end of the run."""
-        if (found := self._counted.get(_place(at))) is not None:
-            return found
+        if (counted := self._counted.get(_place(at))) is not None:
+            return counted
         if self._first is None or at.place.step != self._first.place.step:
             self._first, self._parts, self._counted = at.beginning(), [], {}
         here = self._parts[-1][1].after if self._parts else self._first
@@ -580,7 +580,7 @@ class Microbatches:
     """
 
     def __init__(self, loader: BalancedLoader, stats: Any = None) -> None:
-        """Begin an iteration: see BalancedLoader.begin. stats: counts it; None for nobody."""
+        """Begin an iteration: see BalancedLoader.begin. stats: counts it, if it is given."""
         self._loader, self._stats = loader, stats
         self._generation = -1  # of none, if it cannot begin
         self._begin()
@@ -636,7 +636,7 @@ class Steps(Iterator[Step]):
         self._parts: list[Fetched] = []
 
     def __len__(self) -> int:
-        """Return the steps of a whole epoch, as torch's iterators do; TypeError if nobody knows."""
+        """Return the steps of a whole epoch, as torch's iterators do; TypeError if not known."""
         steps: int = self._whole.num_steps
         return steps
 

@@ -112,7 +112,7 @@ class WorkerStart:
 
     begin: its worker_init_fn, which each worker calls with its number. threads: its decode_threads.
     pins: whether torch's thread pins batches. restarts: how many dead workers an epoch replaces.
-    stats: counts what the loop does; None: nobody asks.
+    stats: counts what the loop does, if that is asked for.
     """
 
     workers: int
@@ -154,7 +154,7 @@ class LoaderSettings:
     label_tokens: str = ""
 
     @classmethod
-    def of_loader(
+    def from_loader(
         cls, loader: TorchDataLoader[Any], arguments: BalancedArguments, **facts: Any
     ) -> "LoaderSettings":
         """Return the settings behind a loader; facts: those that are not an argument of torch's."""

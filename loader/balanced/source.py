@@ -1,4 +1,4 @@
-"""Where a balanced loader gets its microbatches: one interface, whoever loads them."""
+"""Where a balanced loader gets its microbatches: one interface for all that load them."""
 
 import logging
 import os
@@ -74,11 +74,11 @@ class MicrobatchSource:
 
 
 class BatchWait(WaitLog):
-    """One wait for a batch; who: what waits for it, as text."""
+    """One wait for a batch; owner: what waits for it, as text."""
 
-    def __init__(self, is_first: bool, who: str) -> None:
+    def __init__(self, is_first: bool, owner: str) -> None:
         super().__init__(is_first)
-        self._who = who
+        self._owner = owner
 
     def check(self, waited_s: float, limit_s: float, missing: str) -> None:
         """Log what is missing where that takes long; TimeoutError at the limit."""
@@ -87,7 +87,7 @@ class BatchWait(WaitLog):
         if self.is_due(waited_s):
             logger.warning(
                 "%s has waited %.0f s for %s; still missing: %s",
-                self._who, waited_s, self.what, missing,
+                self._owner, waited_s, self.awaited, missing,
             )  # fmt: skip
 
 

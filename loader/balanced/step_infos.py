@@ -105,32 +105,32 @@ def padded_areas(batch: Any, samples: int) -> Iterator[tuple[int, int]]:
     >>> (6, 4) in padded_areas({"ids": torch.tensor([[5, 6, 7], [8, 0, 0]])}, 2)
     True
     """
-    for rows in _tensors_of(batch, DEPTH):
+    for rows in _find_tensors(batch, DEPTH):
         if rows.is_nested or rows.ndim not in (2, 3):
             continue
         if len(rows) != samples or not rows.numel():
             continue
         places = rows.reshape(samples, rows.shape[1], -1)
-        for each, first in ((places.flip(1), places[:, -1, 0]), (places, places[:, 0, 0])):
+        for ordered, first in ((places.flip(1), places[:, -1, 0]), (places, places[:, 0, 0])):
             for fill, _ in Counter(first.tolist()).most_common(FILLS):
-                is_filled = (each != fill).any(2)
+                is_filled = (ordered != fill).any(2)
                 before = is_filled.int().argmax(1)
                 filled = int(((is_filled.shape[1] - before) * is_filled.any(1)).sum())
                 if 0 < filled < is_filled.numel():
                     yield is_filled.numel(), filled
 
 
-def _tensors_of(batch: Any, depth: int) -> Iterator[torch.Tensor]:
+def _find_tensors(batch: Any, depth: int) -> Iterator[torch.Tensor]:
     """Yield the tensors in a batch: a tensor, or what has some as items or attributes."""
     if isinstance(batch, torch.Tensor):
         yield batch
     elif depth:
         fields = batch if isinstance(batch, Mapping) else getattr(batch, "__dict__", {})
-        for each in batch if isinstance(batch, list | tuple) else fields.values():
-            yield from _tensors_of(each, depth - 1)
+        for part in batch if isinstance(batch, list | tuple) else fields.values():
+            yield from _find_tensors(part, depth - 1)
 
 
-def info_of(
+def make_info(
     batch: MicrobatchFacts,
     epoch: int,
     ranks: int,

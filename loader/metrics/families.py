@@ -67,7 +67,7 @@ LOADER_FAMILIES = {
 
 def loader_points(stats: Mapping[str, Any]) -> dict[str, list[Point]]:
     """Return the values of stats() by the names of their metrics; those not known are left out."""
-    found: dict[str, list[Point]] = {}
+    points_by_metric: dict[str, list[Point]] = {}
     points: list[Point]
     for key, family in LOADER_FAMILIES.items():
         value = stats[key]
@@ -75,13 +75,17 @@ def loader_points(stats: Mapping[str, Any]) -> dict[str, list[Point]]:
             points = [((name,), count) for name, count in stats["sources"].items()]
             points = points or [(("",), value)]
         elif len(family.labels) == 2:
-            points = [((kind, n), each) for kind, own in value.items() for n, each in own.items()]
+            points = [
+                ((kind, name), number)
+                for kind, numbers in value.items()
+                for name, number in numbers.items()
+            ]
         elif family.labels:
-            points = [((name,), each) for name, each in value.items()]
+            points = [((name,), number) for name, number in value.items()]
         else:
             points = [] if value is None else [((), value)]
-        found[family.name] = points
-    return found
+        points_by_metric[family.name] = points
+    return points_by_metric
 
 
 def prometheus_families(
@@ -94,12 +98,12 @@ def prometheus_families(
         raise ImportError(
             "metrics need prometheus_client: pip install counterpoise[metrics]"
         ) from (error)
-    for each in families:
-        kind = CounterMetricFamily if each.kind == "counter" else GaugeMetricFamily
-        made = kind(each.name, each.about, labels=(*common, *each.labels))
-        for labels, value in points.get(each.name, ()):
-            made.add_metric((*common.values(), *labels), value)
-        yield made
+    for family in families:
+        kind = CounterMetricFamily if family.kind == "counter" else GaugeMetricFamily
+        metric = kind(family.name, family.about, labels=(*common, *family.labels))
+        for labels, value in points.get(family.name, ()):
+            metric.add_metric((*common.values(), *labels), value)
+        yield metric
 
 
 class Collector:
@@ -137,19 +141,19 @@ class LoaderCollector(Collector):
         """
         from ray.util.metrics import Counter, Gauge
 
-        found, common = self._now()
-        for each in LOADER_FAMILIES.values():
-            if each.name not in self._in_ray:
-                made = Counter if each.kind == "counter" else Gauge
-                name = each.name.removesuffix("_total")  # Ray puts it there again
-                self._in_ray[each.name] = made(name, each.about, (*common, *each.labels))
-            metric = self._in_ray[each.name]
-            for labels, value in found[each.name]:
-                tags = common | dict(zip(each.labels, labels, strict=True))
-                if each.kind == "gauge":
+        points, common = self._now()
+        for family in LOADER_FAMILIES.values():
+            if family.name not in self._in_ray:
+                make = Counter if family.kind == "counter" else Gauge
+                name = family.name.removesuffix("_total")  # Ray puts it there again
+                self._in_ray[family.name] = make(name, family.about, (*common, *family.labels))
+            metric = self._in_ray[family.name]
+            for labels, value in points[family.name]:
+                tags = common | dict(zip(family.labels, labels, strict=True))
+                if family.kind == "gauge":
                     metric.set(value, tags)
                     continue
-                grown = value - self._reported.get((each.name, labels), 0)
+                grown = value - self._reported.get((family.name, labels), 0)
                 if grown > 0:
                     metric.inc(grown, tags)
-                    self._reported[each.name, labels] = value
+                    self._reported[family.name, labels] = value

@@ -52,8 +52,8 @@ class MeasuredLoader:
         connection = getattr(getattr(self._late, "made", None), "_connection", None)
         if (session := getattr(connection, "session", None)) is not None:
             stats.ready = session.ready_batches
-        found = stats.summary()
-        return flattened(found) if flat else found
+        summary = stats.summary()
+        return flattened(summary) if flat else summary
 
     def report(self, forecast: str | Path | None = None) -> str:
         """Return three lines on this loop so far: data, ranks, samples; report.md explains them.
@@ -78,9 +78,9 @@ class MeasuredLoader:
         self._need_stats("metrics()")
         return LoaderCollector(self.stats, getattr(self.ranks, "name", ""))
 
-    def _need_stats(self, what: str) -> "LoopStats":
+    def _need_stats(self, method: str) -> "LoopStats":
         if self._stats is None:
-            raise ValueError(f"{what} needs counts: give DataLoader(keep_stats=True), or a file")
+            raise ValueError(f"{method} needs counts: give DataLoader(keep_stats=True), or a file")
         return self._stats
 
     def _timed(self, iterator: Iterator[Any]) -> Iterator[Any]:

@@ -45,22 +45,22 @@ class TimedIterator(Iterator[Any]):
         raise NotImplementedError("an iterator cannot be pickled: pickle the loader")
 
     def _samples(self, batch: Any) -> int:
-        if (said := self._inner.samples) is not None:
-            return int(said)
+        if (counted := self._inner.samples) is not None:
+            return int(counted)
         if not self._has_batches:
             return 1
         if self._size is None:  # a sampler of the user's decides
-            return rows_of(batch)
+            return count_rows(batch)
         if self._left is None:
             return int(self._size)
-        found, self._left = min(self._size, max(0, self._left)), self._left - self._size
-        return int(found)
+        count, self._left = min(self._size, max(0, self._left)), self._left - self._size
+        return int(count)
 
 
-def rows_of(batch: Any) -> int:
+def count_rows(batch: Any) -> int:
     """Return the rows of a batch's first tensor, 1 where it has none.
 
-    >>> rows_of({"ids": torch.zeros(3, 5), "names": ["a", "b", "c"]})
+    >>> count_rows({"ids": torch.zeros(3, 5), "names": ["a", "b", "c"]})
     3
     """
     while isinstance(batch, Mapping | list | tuple) and batch:

@@ -1,4 +1,4 @@
-"""What a loop's figures say to somebody who does not know our terms: three lines."""
+"""What a loop's figures say in common words: three lines."""
 
 import json
 from collections.abc import Mapping
@@ -13,9 +13,9 @@ NOT_KNOWN = "not known: only a balanced loop without a balancer sees what all ra
 def read_forecast(path: Path) -> dict[str, Any]:
     """Return the forecast in a report of `counterpoise analyze` or `try`; ValueError for others."""
     try:
-        found = json.loads(path.read_text(encoding="utf-8"))
-        shares = {name: float(found["forecast"][name]) for name in ("waiting", "waited")}
-        return {"ranks": int(found["settings"]["ranks"]), **shares}
+        report = json.loads(path.read_text(encoding="utf-8"))
+        shares = {name: float(report["forecast"][name]) for name in ("waiting", "waited")}
+        return {"ranks": int(report["settings"]["ranks"]), **shares}
     except (ValueError, TypeError, KeyError) as error:
         raise ValueError(
             f"{path} is no forecast ({type(error).__name__}: {error}): give the "
@@ -45,14 +45,14 @@ def _data(stats: Mapping[str, Any]) -> str:
 
 
 def _ranks(stats: Mapping[str, Any]) -> str:
-    found = stats["waiting"]
+    shares = stats["waiting"]
     if stats["ranks"] == 1:
         return "one, which waits for no other"
-    if not found:
+    if not shares:
         return NOT_KNOWN
     return (
-        f"{stats['ranks']} ranks waited {found[DELIVERED]:.1%} of the time for the slowest "
-        f"(planned: {found[FORECAST]:.1%}); in random order {found[RANDOM]:.1%}, and steps "
+        f"{stats['ranks']} ranks waited {shares[DELIVERED]:.1%} of the time for the slowest "
+        f"(planned: {shares[FORECAST]:.1%}); in random order {shares[RANDOM]:.1%}, and steps "
         f"{stats['random_over_delivered']:.2f} times as long; counted by costs"
     )
 
@@ -60,9 +60,9 @@ def _ranks(stats: Mapping[str, Any]) -> str:
 def _foretold(stats: Mapping[str, Any], forecast: Mapping[str, Any] | None) -> str:
     if forecast is None:
         return ""
-    said = f"; foretold {forecast['waiting']:.1%}, in random order {forecast['waited']:.1%}"
+    text = f"; foretold {forecast['waiting']:.1%}, in random order {forecast['waited']:.1%}"
     is_other = stats["ranks"] not in (None, forecast["ranks"])
-    return said + (f", for {forecast['ranks']} ranks" if is_other else "")
+    return text + (f", for {forecast['ranks']} ranks" if is_other else "")
 
 
 def _samples(stats: Mapping[str, Any]) -> str:

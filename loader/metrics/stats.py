@@ -130,9 +130,9 @@ class LoopStats:
         from .waits import step_times  # here: a plain loop plans nothing
 
         times = step_times(plan, holes, config)
-        for kind, found in times.items():
-            self._work_sums[kind] += found.work  # type: ignore[assignment]
-            self._time_sums[kind] += found.time  # type: ignore[assignment]
+        for kind, step in times.items():
+            self._work_sums[kind] += step.work  # type: ignore[assignment]
+            self._time_sums[kind] += step.time  # type: ignore[assignment]
         self._planned_steps += 1
         for kind in (FORECAST, DELIVERED):
             ratios = dict(zip(config.resources, times[kind].imbalance, strict=True))
@@ -215,7 +215,7 @@ class LoopStats:
 
     @property
     def queue_batches(self) -> int | None:
-        """Batches that are made and not handed out, None where nobody knows."""
+        """Batches that are made and not handed out, None where that is not known."""
         if self.ready is not None:
             return self.ready
         return None if self._work is None else max(0, self._done - self._handed_out)
@@ -250,13 +250,13 @@ def flattened(summary: Mapping[str, Any], name: str = "loader") -> dict[str, flo
     >>> flattened({"steps": 2, "holes": {"OSError": 1}, "work_seconds": None})
     {'loader/steps': 2, 'loader/holes/OSError': 1}
     """
-    found: dict[str, float] = {}
+    numbers: dict[str, float] = {}
     for key, value in summary.items():
         if isinstance(value, Mapping):
-            found |= flattened(value, f"{name}/{key}")
+            numbers |= flattened(value, f"{name}/{key}")
         elif value is not None:
-            found[f"{name}/{key}"] = value
-    return found
+            numbers[f"{name}/{key}"] = value
+    return numbers
 
 
 def _share(part: float, whole: float) -> float:

@@ -27,12 +27,12 @@ def step_times(plan: Any, holes: Collection[int], config: PlanConfig) -> dict[st
 
     def counted() -> StepWork:
         step = work.sum_step(cell_of, cells, ranks, config.waits)
-        return step._replace(imbalance=imbalance_of(costs, cell_of % ranks, ranks))
+        return step._replace(imbalance=measure_imbalance(costs, cell_of % ranks, ranks))
 
     planned = delivered = counted()
     if holes:
         here = np.flatnonzero(~np.isin(ordinals, np.array([*holes], np.int64)))
-        ordinals, costs, cell_of = (each[here] for each in (ordinals, costs, cell_of))
+        ordinals, costs, cell_of = (column[here] for column in (ordinals, costs, cell_of))
         work = work.take(here)
         delivered = counted()
     dealt = np.arange(len(ordinals)) * cells // max(1, len(ordinals))
@@ -40,12 +40,12 @@ def step_times(plan: Any, holes: Collection[int], config: PlanConfig) -> dict[st
     return {FORECAST: planned, DELIVERED: delivered, RANDOM: random}
 
 
-def imbalance_of(costs: Int64, owners: Int64, ranks: int) -> tuple[float, ...]:
+def measure_imbalance(costs: Int64, owners: Int64, ranks: int) -> tuple[float, ...]:
     """Return for each resource the most of a rank over the mean of all; 1 where none has any.
 
     costs (n, resources): of samples that the ranks `owners` (n,) have.
 
-    >>> imbalance_of(np.array([[2, 0], [1, 0], [1, 0]]), np.array([0, 0, 1]), ranks=2)
+    >>> measure_imbalance(np.array([[2, 0], [1, 0], [1, 0]]), np.array([0, 0, 1]), ranks=2)
     (1.5, 1.0)
     """
     sums = np.zeros((ranks, costs.shape[1]))

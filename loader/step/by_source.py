@@ -52,12 +52,12 @@ def loss_by_source(
         infos, batches = info.infos, info.microbatches if batch is None else batch
     else:
         infos = (info,) if isinstance(info, StepInfo) else tuple(info)
-    each = [losses] if isinstance(losses, torch.Tensor) else [*losses]
+    parts = [losses] if isinstance(losses, torch.Tensor) else [*losses]
     if not isinstance(batches, list | tuple):
         batches = [batches] * len(infos)
-    if not len(each) == len(infos) == len(batches):
+    if not len(parts) == len(infos) == len(batches):
         raise ValueError(
-            f"{len(each)} losses, {len(infos)} infos and {len(batches)} batches: give one of each "
+            f"{len(parts)} losses, {len(infos)} infos and {len(batches)} batches: give one of each "
             "microbatch"
         )
     names = list(infos[0].sources) if infos else []
@@ -66,21 +66,21 @@ def loss_by_source(
             "losses by source need the data of a Mixture, whose StepInfo.sources says which there "
             "are: make one, cp.Mixture({'a': data, ...}), of one source too"
         )
-    device = each[0].device
-    found = torch.zeros(2, len(names), dtype=torch.float64, device=device)
-    for own, one, mine in zip(each, infos, batches, strict=True):
-        if one.keys:  # a microbatch of none may have a loss, of a sample that weighs nothing
+    device = parts[0].device
+    sums = torch.zeros(2, len(names), dtype=torch.float64, device=device)
+    for part, part_info, part_batch in zip(parts, infos, batches, strict=True):
+        if part_info.keys:  # a microbatch of none may have a loss, of a sample that weighs nothing
             numbers = torch.tensor(
-                [names.index(find_source(key)) for key in one.keys], device=device
+                [names.index(find_source(key)) for key in part_info.keys], device=device
             )
-            found.index_add_(1, numbers, _of_samples(own.detach(), one, mine))
+            sums.index_add_(1, numbers, _sum_by_sample(part.detach(), part_info, part_batch))
     if group is not None:
-        torch.distributed.all_reduce(found, group=group)
-    totals, counts = found.tolist()
+        torch.distributed.all_reduce(sums, group=group)
+    totals, counts = sums.tolist()
     return {n: SourceLoss(t, round(c)) for n, t, c in zip(names, totals, counts, strict=True)}
 
 
-def _of_samples(losses: torch.Tensor, info: StepInfo, batch: Any) -> torch.Tensor:
+def _sum_by_sample(losses: torch.Tensor, info: StepInfo, batch: Any) -> torch.Tensor:
     """Return each sample's sum of losses, and number of them (2, samples)."""
     samples = len(info.keys)
     if losses.shape == (samples,):
@@ -111,7 +111,7 @@ def _of_samples(losses: torch.Tensor, info: StepInfo, batch: Any) -> torch.Tenso
         )
     # The token before a label has its loss, or the label itself: either is of the same sample, as
     # the first of a sample has none. Rows and sequences of filling have none.
-    found = torch.zeros(2, size, dtype=torch.float64, device=losses.device)
-    found[0].index_add_(0, places[..., :length].flatten(), losses.double().flatten())
-    found[1].index_add_(0, places.flatten(), has_label.double().flatten())
-    return found[:, :samples]
+    sums = torch.zeros(2, size, dtype=torch.float64, device=losses.device)
+    sums[0].index_add_(0, places[..., :length].flatten(), losses.double().flatten())
+    sums[1].index_add_(0, places.flatten(), has_label.double().flatten())
+    return sums[:, :samples]

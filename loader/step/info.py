@@ -23,10 +23,10 @@ def moved(value: Any, device: Any, non_blocking: bool = False) -> Any:
     if callable(getattr(value, "to", None)):
         return value.to(device, non_blocking=non_blocking)
     if isinstance(value, Mapping):
-        inner: Any = {name: moved(each, device, non_blocking) for name, each in value.items()}
+        inner: Any = {name: moved(field, device, non_blocking) for name, field in value.items()}
         return inner if type(value) is dict else type(value)(inner)  # type: ignore[call-arg]
     if isinstance(value, list | tuple):
-        items = [moved(each, device, non_blocking) for each in value]
+        items = [moved(part, device, non_blocking) for part in value]
         return type(value)(*items) if hasattr(value, "_fields") else type(value)(items)
     return value
 

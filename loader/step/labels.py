@@ -31,7 +31,7 @@ TRIES = 8
 QUOTED = 4
 
 
-def without_labels(batch: Any) -> Any:
+def clear_labels(batch: Any) -> Any:
     """Return a batch with all its labels -100, for losses that are sums over labels."""
     if isinstance(batch, MutableMapping) and "labels" in batch:
         batch["labels"] = torch.full_like(batch["labels"], IGNORED)
@@ -40,8 +40,8 @@ def without_labels(batch: Any) -> Any:
 
 def _allowed(labels: "BatchLabels", shift_labels: bool) -> tuple[int, int]:
     """Return the counts that may be right, one for each place: only one where it is known."""
-    own = labels[:2][not shift_labels]
-    return own, own if labels[2] == "at" else labels[1]
+    aligned = labels[:2][not shift_labels]
+    return aligned, aligned if labels[2] == "at" else labels[1]
 
 
 def _may_be_filled(labels: Any, declared: int, shift_labels: bool = True) -> bool:
@@ -102,14 +102,14 @@ def _makes_labels(source: Any, collate_fn: Any, are_counted: bool, shift_labels:
             continue
         try:
             with global_randomness(0, 0, "collate"):
-                found = read_batch_labels(collate_fn([sample]))
+                counts = read_batch_labels(collate_fn([sample]))
         except Exception:  # it is raised again where the first batch is made
             return False
         labels = find_labels(sample)
-        if found is None or not are_counted:
-            return found is not None
-        own = None if labels is None else count_label_tokens(labels, shift_labels)
-        return own is not None and own not in _allowed(found, shift_labels)
+        if counts is None or not are_counted:
+            return counts is not None
+        declared = None if labels is None else count_label_tokens(labels, shift_labels)
+        return declared is not None and declared not in _allowed(counts, shift_labels)
     return False
 
 
@@ -138,12 +138,12 @@ class LabelCheck:
         if self.left <= 0:
             return
         self.left -= 1
-        found = at_token, before
-        laid = _allowed((*found, "at"), self.shift_labels) if self.laid else found
+        counts = at_token, before
+        laid = _allowed((*counts, "at"), self.shift_labels) if self.laid else counts
         if not self._fit(0, laid, declared):
             raise self._refusal(
                 f"the cost {self.resource!r} of samples {', '.join(keys[:QUOTED])} says that they "
-                f"have {declared} label tokens, and their labels have", found, declared,
+                f"have {declared} label tokens, and their labels have", counts, declared,
                 "count them so in the cost, or name the one that does: Balance(label_tokens=...)",
             )  # fmt: skip
 
@@ -154,17 +154,17 @@ class LabelCheck:
 
         declared: None where no cost counts them, or a framework counts them itself. The layouts'
         own batches have those of their samples. A warning says it where labels are seen to be
-        shifted already, and nobody has said so.
+        shifted already, and Balance does not say so.
         """
         if self._left_of_batches <= 0:
             return
         from ...workers.collate.labels import read_batch_labels  # here: other loops need none of it
 
-        if (found := read_batch_labels(batch)) is None:
+        if (counts := read_batch_labels(batch)) is None:
             return
         self._left_of_batches -= 1
-        is_counted = not self.laid and declared == found[1]
-        if found[2] == "before" and self.shift_labels and not (is_counted or self._has_warned):
+        is_counted = not self.laid and declared == counts[1]
+        if counts[2] == "before" and self.shift_labels and not (is_counted or self._has_warned):
             self._has_warned = True
             logger.warning(
                 "the labels of samples %s are the next tokens already (x = t[:-1], y = t[1:]), and "
@@ -174,11 +174,11 @@ class LabelCheck:
             )
         if self.laid or declared is None:
             return
-        fits = self._fit(1, _allowed(found, self.shift_labels), declared)
+        fits = self._fit(1, _allowed(counts, self.shift_labels), declared)
         if not (fits or _may_be_filled(batch["labels"], declared, self.shift_labels)):
             raise self._refusal(
                 f"samples {', '.join(keys[:QUOTED])} have {declared} label tokens by "
-                f"{self.resource!r}, and the batch that collate_fn has made of them", found[:2],
+                f"{self.resource!r}, and the batch that collate_fn has made of them", counts[:2],
                 declared, "if it is to be divided by the batches' labels, give "
                 'Balance(label_tokens="batch")',
             )  # fmt: skip
@@ -191,13 +191,15 @@ class LabelCheck:
             self._fits[which] = fits
         return any(fits)
 
-    def _refusal(self, who: str, found: tuple[int, int], declared: int, remedy: str) -> LoaderError:
+    def _refusal(
+        self, subject: str, counts: tuple[int, int], declared: int, remedy: str
+    ) -> LoaderError:
         rule, more = "not a sample's first", "each label is the next token already, give"
         if not self.shift_labels:
             rule, more = "shift_labels is False", "the loss compares i with label i + 1, leave"
-        fits_otherwise = declared == found[self.shift_labels]
+        fits_otherwise = declared == counts[self.shift_labels]
         advice = f"; if {more} Layout(..., shift_labels=False)" * fits_otherwise
         return LoaderError(
-            f"{who} {found[not self.shift_labels]} (other than -100, and {rule}): a loss per token "
-            f"would be divided by the wrong number; {remedy}{advice}"
+            f"{subject} {counts[not self.shift_labels]} (other than -100, and {rule}): a loss per "
+            f"token would be divided by the wrong number; {remedy}{advice}"
         )

@@ -137,8 +137,8 @@ class Topology:
             is_data = _is_data(name) if self.data is None else name in self.data
             number, count = along[is_data]
             along[is_data] = number * size + int(place), count * size
-        (sharer, sharers), (own, ranks) = along
-        return Place((own,), ranks, sharer, sharers, members=members)
+        (sharer, sharers), (played, ranks) = along
+        return Place((played,), ranks, sharer, sharers, members=members)
 
 
 @dataclass(frozen=True, slots=True)
@@ -154,18 +154,18 @@ class UnitTopology:
             raise ValueError(
                 f"topology: the units have {units.processes} processes, but the job has {world}"
             )
-        played: list[range] = [units.replicas(each) for each in range(units.ranks)]
-        own = played[units.rank_of(rank)]
+        played: list[range] = [units.replicas(number) for number in range(units.ranks)]
+        here = played[units.rank_of(rank)]
         # Those of encoders follow each replica's, so they have the same number in all of these.
         sharing = [
             process
             for number, indexes in enumerate(played)
-            if own[0] in indexes
+            if here[0] in indexes
             for process in units.processes_of(number)
         ]
         ranks = 1 + max(indexes[-1] for indexes in played)
         sharer, members = sharing.index(rank), tuple(range(world))
-        return Place(tuple(own), ranks, sharer, len(sharing), members=members)
+        return Place(tuple(here), ranks, sharer, len(sharing), members=members)
 
 
 def as_topology(topology: Any) -> Topology | UnitTopology:

@@ -1,6 +1,6 @@
 """Tells a user what a loader does: a line at its start, and one when it waits for long.
 
-No clock here: whoever waits says how long that has been.
+No clock here: the caller that waits says how long that has been.
 """
 
 import logging
@@ -35,7 +35,7 @@ class WaitLog:
 
     def __init__(self, is_first: bool) -> None:
         """`is_first` says that this process has had no batch of the run yet."""
-        self.what = "its first batch" if is_first else "a batch"
+        self.awaited = "its first batch" if is_first else "a batch"
         self._next_s = FIRST_LOG_S if is_first else LOG_WAIT_S
 
     def is_due(self, waited_s: float) -> bool:

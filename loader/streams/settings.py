@@ -155,7 +155,7 @@ def settings_of_stream(
         most_bytes=arguments.buffer_bytes // max(1, loader.num_workers),
     )
     stream, accumulate = PackedStream(loader.dataset, settings), int(balance.accumulate)
-    local = LoaderSettings.of_loader(
+    local = LoaderSettings.from_loader(
         loader, arguments, dataset=loader.dataset, source=None, resources=resources,
         batches=batches, takes_empty=takes_empty,
     )  # fmt: skip

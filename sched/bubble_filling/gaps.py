@@ -116,11 +116,7 @@ def _stretches(timeline: Timeline, rank: int, inside: Mapping[str, Sequence[Kern
         length = (finish - begin)[nodes, None]
         at = begin[nodes, None] + _scaled(until, length)  # (passes, kernels + 1)
         parts.append(
-            (
-                at[:, :-1].ravel(),
-                at[:, 1:].ravel(),
-                np.tile(np.array(codes, np.int64), len(nodes)),
-            )
+            (at[:, :-1].ravel(), at[:, 1:].ravel(), np.tile(np.array(codes, np.int64), len(nodes)))
         )
     start, end, kind = (
         np.concatenate([part[i] for part in parts] or [np.empty(0, np.int64)]) for i in range(3)

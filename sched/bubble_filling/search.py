@@ -49,6 +49,7 @@ def fill_bubbles(problem: FillProblem, effort: Effort | None = None) -> FilledSc
         filled = search.evaluate(lists, best)
         if best is None or (filled is not None and filled.step_ns < best.step_ns):
             best = filled
+        # Nothing is shorter than the step without encoders.
         if best is not None and best.step_ns == problem.gaps.step_ns:
             break
     if best is None:
@@ -95,11 +96,8 @@ class _Search:
 
     def _cost(self, microbatch: int) -> int:
         problem = self.problem
-        total = 0
-        for work in (problem.forward, problem.backward):
-            if len(work.resource):
-                total += int(work.per_microbatch_ns[problem.row(microbatch, work)])
-        return total
+        both = (work for work in (problem.forward, problem.backward) if len(work.resource))
+        return sum(int(work.per_microbatch_ns[problem.row(microbatch, work)]) for work in both)
 
     def _deal(self, order: Sequence[int], cost: Sequence[int]) -> list[list[int]]:
         rows: list[list[int]] = [[] for _ in range(self.problem.pipelines)]

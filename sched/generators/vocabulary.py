@@ -121,10 +121,17 @@ def vocabulary(
 ) -> Program:
     """Return the program of a schedule built from blocks, with vocabulary passes.
 
-    `base`: "1f1b", "interleaved" or "v-half". `form`: "naive", "alg1" or "alg2". `pace`: the times
-    of passes, its delay set by the form; of several patterns 1F1B's is the one of the shortest
-    step at these times. Without it the pattern is one for a backward of two forwards. Raises
-    ValueError for other names.
+    Args:
+        base: "1f1b", "interleaved" or "v-half".
+        form: Of the output layer: "naive", "alg1" or "alg2".
+        ranks: Their number in the pipeline.
+        microbatches: Their number in a step.
+        pace: The times of passes, its delay set by the form; of several patterns 1F1B's is the one
+            of the shortest step at these times. Default: a backward of two forwards.
+        inputs: True for passes of the input layer, too; default False.
+        options: Of the schedule, such as chunks.
+
+    Raises ValueError for other names.
 
     >>> program = vocabulary("1f1b", "alg1", ranks=2, microbatches=3)
     >>> print(*program.ranks[1])

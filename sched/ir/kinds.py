@@ -39,12 +39,18 @@ class Need:
 class Kind:
     """A kind of pass.
 
-    `scope`: its stage number is a model stage or a rank. `takes` names buffers that a pass takes
-    when it starts, `frees` those that are gone when it ends, and `leaves` those that it has by then
-    made of them; `reads` those that it needs and a later pass frees. Their sizes are part of the
-    costs. `once`: done once a step, so its passes have no
-    microbatch. `role`: compute passes belong to a schedule; lowering adds the others, which take no
-    time of the rank unless the costs have any.
+    Args:
+        name: As in the text form of its passes.
+        description: In a few words.
+        scope: "stage" or "rank": what its passes' stage number is; default "stage".
+        role: "compute" (the default) for passes of a schedule; lowering adds the others, which take
+            no time of the rank unless the costs have any.
+        needs: What a pass waits for; default: nothing.
+        takes: Buffers that a pass takes when it starts; their sizes are part of the costs.
+        frees: Buffers that are gone when it ends.
+        once: True if it is done once a step, without a microbatch; default False.
+        leaves: Buffers that it has made of those when it ends.
+        reads: Buffers that it needs and a later pass frees.
     """
 
     name: str
@@ -71,11 +77,7 @@ def _after(kind: str) -> tuple[Need, ...]:
 _KINDS = (
     Kind("F", "forward", needs=_FORWARD, takes=("activation",)),
     Kind(
-        "B",
-        "backward",
-        needs=_BACKWARD,
-        takes=("recomputed",),
-        frees=("activation", "recomputed"),
+        "B", "backward", needs=_BACKWARD, takes=("recomputed",), frees=("activation", "recomputed")
     ),
     # As it works back through the layers, what it saves for W takes the place of activations.
     Kind(
@@ -154,6 +156,11 @@ def is_staged(name: str) -> bool:
 def is_ranked(name: str) -> bool:
     """Return whether passes of this kind are divided over the ranks, as vocabulary passes are."""
     return is_kind(name) and kind(name).scope == "rank"
+
+
+def is_compute(name: str) -> bool:
+    """Return whether this kind's passes belong to a schedule, and are not added by lowering."""
+    return is_kind(name) and kind(name).role == "compute"
 
 
 def layer_kind(direction: str, layer: int) -> str:

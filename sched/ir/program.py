@@ -82,10 +82,14 @@ Shape = Literal["loop", "v"]
 class Barrier:
     """A collective of all ranks with stages, once a microbatch, on a communicator of its own.
 
-    It starts when the pass `after` has ended on every rank (or on the first or last stage, or
-    when another barrier has ended); the passes of `before` wait for it. With a `blocking` barrier
-    the ranks wait too; the others run beside the passes. `communicator`: the name of the
-    communicator it runs on; by default it has one of its own.
+    Args:
+        name: Of the barrier, which is the kind of its passes in a lowered program.
+        after: The kind of the passes, or the barrier, at whose end it starts.
+        source: Where these have to have ended: on "every" rank, at the "first" or the "last" stage;
+            "barrier" if `after` is one.
+        before: (where, kind) of the passes that wait for it.
+        blocking: True if the ranks wait, too; default False: it runs beside the passes.
+        communicator: The name of the communicator it runs on; default: one of its own.
 
     >>> str(Barrier("CX", "F", "last", (("every", "S"),)))
     'CX = last F -> every S'
@@ -160,9 +164,13 @@ def parse_edge(text: str) -> Edge:
 class Program:
     """Every rank's passes in order.
 
-    `ranks[r]`: the passes of rank r. `placement[s]`: the rank that holds stage s.
-    `microbatches`: their number in a step; they are numbered from 0. `edges`: what passes need
-    besides the needs of their kinds.
+    Args:
+        ranks: The passes of each rank, in order.
+        placement: The rank that holds each stage.
+        microbatches: Their number in a step; they are numbered from 0.
+        barriers: The collectives between passes; default: none.
+        name: Of the schedule; default "".
+        edges: What passes need besides the needs of their kinds; default: nothing.
     """
 
     ranks: tuple[tuple[Pass, ...], ...]

@@ -109,6 +109,7 @@ def _parts(raw: Any, kind: Any) -> Iterable[tuple[Step, Any, Any]]:
         return [(key, raw[key], of[1]) for key in raw] if origin in (dict, Mapping) else ()
     if not isinstance(raw, list) or origin not in (tuple, list):
         return ()
+    # A tuple may name a type for each part; lists, and tuples of any length, one for all.
     of = of if len(of) > 1 and of[1] is not ... else of[:1] * len(raw)
     return zip(range(len(raw)), raw, of, strict=False)
 

@@ -40,11 +40,7 @@ _NS2_PER_BYTE = 10**12 // 2**20
 
 
 def balanced_partition(
-    layers: Sequence[LayerCost],
-    stages: int,
-    step_ns: Callable[[Sizes], int],
-    *,
-    keep: int = 15,
+    layers: Sequence[LayerCost], stages: int, step_ns: Callable[[Sizes], int], *, keep: int = 15
 ) -> tuple[tuple[Sizes, int], ...]:
     """Return OmniBal's `keep` candidates with their step times, the fastest first.
 
@@ -138,7 +134,7 @@ def variance(amounts: Sequence[int], sizes: Sizes) -> float:
     >>> variance([1, 1, 1, 3], (3, 1)), variance([1, 1, 1, 3], (2, 2))
     (0.0, 2.0)
     """
-    sums = _sums(amounts, sizes)
+    sums = [sum(amounts[a:b]) for a, b in pairwise([0, *accumulate(sizes)])]
     return sum((len(sums) * total - sum(sums)) ** 2 for total in sums) / len(sums) ** 2
 
 
@@ -162,11 +158,6 @@ def step_timer(
 def _check(amounts: Sequence[object], stages: int) -> None:
     if stages < 1 or len(amounts) < stages:
         raise ValueError(f"{len(amounts)} layers do not fill {stages} stages; use fewer stages")
-
-
-def _sums(amounts: Sequence[int], sizes: Sizes) -> list[int]:
-    ends = [0, *accumulate(sizes)]
-    return [sum(amounts[a:b]) for a, b in pairwise(ends)]
 
 
 def _least(

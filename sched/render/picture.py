@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from math import floor, log10
 
-from ..ir.kinds import is_kind, is_staged, kind
+from ..ir.kinds import is_compute, is_kind, is_staged, kind
 from ..ir.program import NO_MICROBATCH, Pass, format_pass
 from ..simulation.timeline import Slot, Timeline
 from .palette import PAINTS
@@ -30,21 +30,16 @@ def rows(timeline: Timeline) -> tuple[Row, ...]:
 
     Sends, receives and entries into collectives that take no time of the rank are left out.
     """
-    ranks = (
-        Row(f"rank {rank}", tuple(slot for slot in slots if _is_seen(slot)))
-        for rank, slots in enumerate(timeline.ranks)
-    )
+    ranks = []
+    for rank, row in enumerate(timeline.ranks):
+        seen = (s for s in row if s.end_ns > s.start_ns or is_compute(s.what.kind))
+        ranks.append(Row(f"rank {rank}", tuple(seen)))
     lanes = (
         Row(name, slots, lane=True)
         for name, slots in sorted(timeline.lanes.items())
         if any(slot.end_ns > slot.start_ns for slot in slots)
     )
     return (*ranks, *lanes)
-
-
-def _is_seen(slot: Slot) -> bool:
-    name = slot.what.kind
-    return slot.end_ns > slot.start_ns or (is_kind(name) and kind(name).role == "compute")
 
 
 def kind_names(timelines: Sequence[Timeline]) -> tuple[str, ...]:

@@ -32,13 +32,17 @@ MakeProgram = Callable[[int, int, Costs], Program]
 class Replan:
     """Settings of how a pipeline follows the times that it measures.
 
-    `program`: makes the program of (ranks, microbatches, costs), such as `with_encoders` of them;
-    None leaves the program, and a loader that follows the pipeline orders by the profile alone.
-    `profile`: what passes are thought to cost before the first step. `threshold`: the share by
-    which a measured step has to be away from the simulated one. `window`: the steps whose median
-    is looked at, one window after another. `gain`: the share of the step that a new plan has to
-    save, in simulation, to be taken. `measure`: gives a step's passes with their times, from the
-    step's number and the host's own; for devices that have a clock of their own.
+    Args:
+        program: Makes the program of (ranks, microbatches, costs), such as `with_encoders` of them;
+            None leaves it, and a loader that follows the pipeline orders by the profile alone.
+        profile: The CostProfile that holds before the first step.
+        threshold: The share by which a step has to differ from the simulated one; default 0.1.
+        window: Steps whose median is compared, one window after another; default 3.
+        gain: The share of the simulated step that a new plan has to save; default 0.01.
+        measure: From a step's number and the host's passes with times, those of a device that has a
+            clock of its own; default: the host's.
+
+    Raises ValueError for shares and windows that make no sense.
     """
 
     program: MakeProgram | None
@@ -70,11 +74,15 @@ class Replan:
 
 @dataclass(frozen=True, slots=True)
 class PlanChange:
-    """A plan, or costs to order by, taken before the job's step `step` (from 0), and what it saves.
+    """A plan, or costs to order by, that a pipeline has taken, and what it saves.
 
-    `before_ns`, `after_ns`: the step under both plans, simulated with the measured times.
-    `measured_before_ns`, `measured_after_ns`: medians of the windows before and after; the latter
-    is 0 until that window is over.
+    Args:
+        step: The number of the job's step before which it was taken, from 0.
+        digest: Of the programs of the plan.
+        before_ns: The step under the old plan, simulated with the measured times.
+        after_ns: The step under the new one, likewise.
+        measured_before_ns: The median step of the window before.
+        measured_after_ns: That of the window after, 0 until it is over.
     """
 
     step: int

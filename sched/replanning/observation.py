@@ -7,6 +7,7 @@ does not depend on what the microbatches held. A step is as long as the longest 
 first pass to its last, which needs no common clock.
 """
 
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property, partial
@@ -15,7 +16,7 @@ from typing import Any
 
 import msgspec
 
-from ..ir.kinds import is_kind, kind
+from ..ir.kinds import is_compute
 from ..ir.program import Pass, Program, parse_pass
 from ..simulation.cost_profile import CostFunction, CostProfile, Resources, profile_costs
 from ..simulation.costs import Costs
@@ -111,11 +112,8 @@ def step_keys(program: Program) -> StepKeys:
     >>> step_keys(schedule("1f1b", ranks=2, microbatches=3)).passes["1B"]
     3
     """
-    counts: dict[Key, int] = {}
-    for row in program.ranks:
-        for pass_ in row:
-            if is_kind(pass_.kind) and kind(pass_.kind).role == "compute":
-                counts[pass_key(pass_)] = counts.get(pass_key(pass_), 0) + 1
+    computing = (pass_ for row in program.ranks for pass_ in row if is_compute(pass_.kind))
+    counts = Counter(map(pass_key, computing))
     return StepKeys(dict(sorted(counts.items())), len(program.ranks), program.microbatches)
 
 

@@ -70,7 +70,7 @@ class Op(NamedTuple):
     delivered: tuple[tuple[int, int], ...] = ()
 
     def __str__(self) -> str:
-        """Return a line for people who read a list."""
+        """Return a line of a list, to be read."""
         reads, writes = (", ".join(map(str, values)) for values in (self.reads, self.writes))
         return f"{self.what}({reads})" + (f" -> {writes}" if writes else "")
 

@@ -77,42 +77,37 @@ class StepResult:
 
 
 @explain_arguments(
-    lambda: {
-        "stages": StageModules,
-        "hidden": HiddenStates,
-        "loss": StepLoss,
-        "run": StageOptions,
-    }
+    lambda: {"stages": StageModules, "hidden": HiddenStates, "loss": StepLoss, "run": StageOptions},
+    words={
+        "images": "encoders=TravellingImages(...)",
+        "loss_fn": "loss=",
+        "options": "schedule=partial(schedule, NAME, ...) with the schedule's options",
+    },
 )
 class Pipeline:
     """A model whose stages are on the ranks of a mesh, and the schedule that trains it.
 
     Args:
         mesh: A DeviceMesh with a dimension "pp", "dp" if the stages have replicas, and "tp" if
-            their modules are divided; or Units, for encoders on ranks of their own, the same in
-            every process.
+            their modules are divided; or Units, the same in every process, for encoders of their
+            own ranks.
         schedule: A registered name, `partial(schedule, name, option=...)` of it, or a function of
             (ranks, microbatches) that returns a Program.
-        stages: {number of a stage: nn.Module}, this rank's, or StageModules, which holds shared
-            parameters, too. The first stage's is called with the fields `inputs`, the others with
-            the hidden states; every one gets the fields `extras` by keyword, and returns one
-            tensor.
+        stages: {number of a stage: nn.Module}, this rank's, or StageModules. The first stage's is
+            called with the fields `inputs`, the others with the hidden states; all get the fields
+            `extras` by keyword, and return one tensor.
         hidden: The last dimension of the hidden states, whose others are the microbatch's tokens, a
-            function from its info to their whole shape, or HiddenStates, which holds their
-            precision, too; default precision torch.float32.
-        loss: A function of the last stage's output and the labels, which returns the sum over the
-            microbatch, or StepLoss, which says how it is weighed, too; default: the loss of
-            `vocabulary`.
+            function from its info to their whole shape, or HiddenStates.
+        loss: A function of the last stage's output and the labels that returns the sum over the
+            microbatch, or StepLoss; default: the loss of `vocabulary`.
         vocabulary: VocabParallel, for a schedule with vocabulary passes; default: none.
-        encoders: A list of EncoderSpecs, the same on every rank, for a schedule with encoder
-            passes, or TravellingImages, which all ranks of a mesh encode before the passes;
-            default: none.
-        generator: GeneratorSpec, a second head behind the last stage, the same on every rank;
-            default: none.
+        encoders: EncoderSpecs, the same on every rank, for a schedule with encoder passes, or
+            TravellingImages, which all ranks of a mesh encode before the passes; default: none.
+        generator: GeneratorSpec, the same on every rank; default: none.
         run: StageOptions: fields of stages, recomputation, autocast, how features are merged.
         deadline_s: How long a rank waits for another one, in seconds; default 300.
         timelines: A folder to which every step's times are written, for `counterpoise profile`;
-            default: the environment's COUNTERPOISE_TIMELINES, or none.
+            default: that of COUNTERPOISE_TIMELINES in the environment.
         replan: Replan, how the plan is made again when steps take other times; default "off".
 
     Raises ValueError for stages, schedules and settings that do not fit together, and

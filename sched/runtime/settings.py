@@ -72,13 +72,11 @@ def weigh_by_sample(info: Any) -> float:
     return 1.0 / float(max(1, info.step_samples))
 
 
-WEIGHTS: Mapping[str, Callable[[Any], float]] = {
-    "token": weigh_by_token,
-    "sample": weigh_by_sample,
-}
+Weigh = Callable[[Any], float]
+WEIGHTS: Mapping[str, Weigh] = {"token": weigh_by_token, "sample": weigh_by_sample}
 
 
-def weigh_microbatch(weigh: str | Callable[[Any], float], info: Any) -> float:
+def weigh_microbatch(weigh: str | Weigh, info: Any) -> float:
     """Return what a microbatch's loss counts in the step's, by a name or a function."""
     return (WEIGHTS[weigh] if isinstance(weigh, str) else weigh)(info)
 
@@ -88,13 +86,12 @@ def packed_shape(width: int, info: Any) -> tuple[int, int]:
     if getattr(info, "empty", False):
         # The loader's batch of no samples: one pad token, without weight.
         return 1, width
-    try:
-        return info.costs["tokens"], width
-    except KeyError:
+    if "tokens" not in info.costs:
         raise ValueError(
             f"the microbatch's costs are {sorted(info.costs)}, without tokens; give hidden= as "
             "a function from its info to the hidden states' shape"
-        ) from None
+        )
+    return info.costs["tokens"], width
 
 
 @explain_arguments()
@@ -103,11 +100,11 @@ class StageModules:
     """The stages of this rank: `Pipeline(stages=StageModules({0: module}, shared=...))`.
 
     Args:
-        modules: {number of a stage: its nn.Module}, those that the schedule puts on this rank.
+        modules: {number of a stage: nn.Module}, those that the schedule puts on this rank.
         shared: {name: parameter}, this rank's copies of parameters that other pipeline ranks hold,
-            too (replicated layers), by the same names there; default: none. Encoders' are found,
-            and so are ties of stages made by `split`. They start with the first rank's values, get
-            the sum of all copies' gradients, and count once in the norm.
+            too (replicated layers), by the same names there; default: those of encoders, and ties
+            of stages made by `split`. They start with the first rank's values, get the sum of all
+            copies' gradients, and count once in the norm.
 
     Raises ValueError for other stages than modules.
     """
@@ -131,11 +128,11 @@ class HiddenStates:
     """What stages hand on: `Pipeline(hidden=HiddenStates(64, dtype=torch.bfloat16))`.
 
     Args:
-        shape: The last dimension of the hidden states, whose others are the microbatch's tokens, or
-            a function from its info to their whole shape.
+        shape: Their last dimension, where the others are the microbatch's tokens, or a function
+            from its info to their whole shape.
         dtype: Their precision; default torch.float32.
-        ends: A function from a microbatch's info to the shape of the input embeddings, and of the
-            last stage's output, which vocabulary passes make and take; default: as `shape`.
+        ends: From a microbatch's info the shape of the input embeddings, and of the last stage's
+            output, which vocabulary passes make and take; default: as `shape`.
 
     Raises ValueError for other values.
     """
@@ -170,14 +167,14 @@ class StepLoss:
         function: Called with the last stage's output and the fields `labels`, returns the sum over
             the microbatch; None where vocabulary passes compute the loss.
         labels: The fields that the function gets; default ("labels",).
-        shift_labels: True if each label stands at its own token's place, as in the loader's batches
-            and for models of transformers, and is to be moved to the token before, which predicts
-            it; the first label of each sample must be one that the loss ignores. A step of
-            Balance(shift_labels=False) is taken as it is. Default False.
+        shift_labels: Whether each label stands at its own token's place, as in the loader's batches
+            and for models of transformers, and is to be moved to the token before; a sample's first
+            label must be one that the loss ignores. A step of Balance(shift_labels=False) is taken
+            as it is. Default False.
         weigh: What a microbatch's loss counts in the step's: "token", "sample", or a function of
             its info; default "token".
-        auxiliary: Called with the microbatch's fields when the last stage's module has been run,
-            returns what is added to its summed loss, beside vocabulary passes, too; default: none.
+        auxiliary: Called with the microbatch's fields behind the last stage, returns what is added
+            to its summed loss, beside vocabulary passes, too; default: none.
 
     Raises ValueError for other values.
     """
@@ -185,7 +182,7 @@ class StepLoss:
     function: LossFunction | None = None
     labels: tuple[str, ...] = ("labels",)
     shift_labels: bool = False
-    weigh: str | Callable[[Any], float] = "token"
+    weigh: str | Weigh = "token"
     auxiliary: Auxiliary | None = None
 
     def __post_init__(self) -> None:
@@ -212,12 +209,12 @@ class StageOptions:
     Args:
         inputs: The fields that the first stage's module is called with; default ("input_ids",).
         extras: The fields that every module gets by keyword; default: none.
-        recompute: True if F keeps only its input and the backward repeats it; default False.
+        recompute: Whether F keeps only its input and the backward repeats it; default False.
         autocast: The precision of torch.autocast, in encoders and generator, too; default: none.
         split: Whether I puts weight gradients off; False makes it a whole backward. Default True.
-        merge: Called with the embeddings, the encoders' features by name, and the fields of the
-            microbatch that this rank has, returns what the first stage goes on with; default: its
-            module gets the features as its last arguments.
+        merge: Called with the embeddings, the encoders' features by name, and the microbatch's
+            fields on this rank, returns what the first stage goes on with; default: its module gets
+            the features as its last arguments.
         embedding: The name of the layer in the first stage's module whose output is merged with;
             default: the only `nn.Embedding` there.
 

@@ -152,6 +152,7 @@ def _attention(config: Config, kind: str, family: _Family) -> TransformerLayer:
     if family.latent:
         return _latent_attention(config, kind, vectors)
     shared = take(config, "num_key_value_heads", kind) if "num_key_value_heads" in config else heads
+    # Heads of a size of their own need not divide the hidden size.
     if "head_dim" not in config and hidden % heads:
         raise ValueError(
             f"{kind}: hidden_size {hidden} is no multiple of {heads} heads; give head_dim"

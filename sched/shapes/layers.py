@@ -115,8 +115,10 @@ def layer_costs(
             carried += _handed_bytes(part, model.language.hidden, layout, amounts)
             row[-1] = replace(row[-1], output_bytes=carried)
         costs += row
-    costs[0] = replace(costs[0], delivered_bytes=_delivered_bytes(model, amounts))
-    return tuple(costs)
+    # A microbatch is delivered as its units, and three tensors of tokens.
+    units = sum(part.unit_bytes * amounts.get(part.unit, 0) for part in model.encoders)
+    tokens = 3 * _INDEX_BYTES * amounts.get("tokens", 0)
+    return (replace(costs[0], delivered_bytes=units + tokens), *costs[1:])
 
 
 def output_layer(
@@ -135,12 +137,6 @@ def output_layer(
         "vocabulary", ns, ns + weight, -(-words.total // wide.tp), 0, weight_ns=weight,
         logits_bytes=logits, loss_bytes=loss, frozen=-(-frozen // wide.tp),
     )  # fmt: skip
-
-
-def _delivered_bytes(model: Model, amounts: Amounts) -> int:
-    """Return the bytes of a microbatch: its units, and three tensors of tokens."""
-    units = sum(part.unit_bytes * amounts.get(part.unit, 0) for part in model.encoders)
-    return units + 3 * _INDEX_BYTES * amounts.get("tokens", 0)
 
 
 def _percent(part: SubModel, device: Device) -> int:

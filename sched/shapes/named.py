@@ -13,15 +13,7 @@ from typing import Any
 
 from ..ir.typed_json import read_json_file
 from .configs import read_config
-from .model import (
-    ENCODER,
-    GENERATOR,
-    LANGUAGE,
-    Model,
-    SubModel,
-    TransformerLayer,
-    Vocabulary,
-)
+from .model import ENCODER, GENERATOR, LANGUAGE, Model, SubModel, TransformerLayer, Vocabulary
 
 
 def _encoder(name: str, width: int, inner: int, layers: int) -> SubModel:
@@ -170,5 +162,6 @@ def _read_part(word: str, text: str) -> Model:
         return read_config(config, path.parent.name or path.stem)
     except ValueError as error:
         raise ValueError(f"{path}: {error}") from None
+    # A field of another type fails wherever it is used first.
     except (TypeError, AttributeError, ArithmeticError) as error:
         raise ValueError(f"{path} is no config.json, a field has a wrong value: {error}") from None

@@ -70,14 +70,9 @@ def step(
     if isinstance(microbatches, Mapping):
         microbatches = [microbatches] * layout.microbatches
     # Few differ where data are drawn from a table; each is priced once.
-    seen: dict[tuple[tuple[str, int], ...], tuple[LayerCost, ...]] = {}
-    chains = []
-    for amounts in microbatches:
-        key = tuple(sorted(amounts.items()))
-        if key not in seen:
-            seen[key] = layer_costs(model, device, layout, amounts)
-        chains.append(seen[key])
-    return simulate_step(chains, device, layout)
+    keys = [tuple(sorted(amounts.items())) for amounts in microbatches]
+    chains = {key: layer_costs(model, device, layout, dict(key)) for key in dict.fromkeys(keys)}
+    return simulate_step([chains[key] for key in keys], device, layout)
 
 
 def simulate_step(

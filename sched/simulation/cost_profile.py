@@ -76,7 +76,17 @@ class CostFunction(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit
 class CostProfile(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """The costs of all passes, transfers, collectives and buffers of a pipeline; see the module.
 
-    `placement`: the rank of each stage. `ranks`: 0 stands for the highest of them plus one.
+    Args:
+        placement: The rank of each stage.
+        passes: By kind, the costs of its passes, in ns: of each stage or rank, or one for all.
+        ranks: Their number; default 0: the highest rank of `placement` plus one.
+        p2p_ns: The time of a message between two ranks; default 0.
+        collectives: By barrier, the time of its collective, in ns; default 0.
+        buffers: By buffer, its sizes in bytes, as `passes`; default 0.
+        parameter_bytes: Of each rank, or one for all; default 0.
+        overlap: False if ranks wait for transfers and collectives; default True: beside the passes.
+        contention: By how much encoders' kernels take longer; default: not measured.
+
     Raises ValueError for tables of the wrong size.
     """
 

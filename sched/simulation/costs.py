@@ -71,12 +71,16 @@ Table = int | Sequence[int] | Sequence[Sequence[int]] | NDArray[np.int64]
 class Costs:
     """Times and sizes.
 
-    `pass_ns[kind]`: the time of a pass. `p2p_ns`: the time of a message between two ranks, one
-    number or a table [from][to]; there are none between stages of one rank.
-    `collective_ns[barrier]`: 0 if absent. `buffer_bytes[buffer]`: the size of a pass's buffer (see
-    `kinds`), 0 if absent; the default counts live activations, so peaks are in microbatches.
-    `parameter_bytes`: per rank, held throughout. `overlap`: whether transfers and collectives run
-    beside the passes.
+    A table is a number, numbers by stage (or rank), or rows of numbers by microbatch.
+
+    Args:
+        pass_ns: By kind, the table of the times of its passes.
+        p2p_ns: The time of a message between two ranks, a number or a table [from][to]; default 0.
+        collective_ns: By barrier, the time of its collective; default 0.
+        buffer_bytes: By buffer (see `kinds`), the table of its sizes, 0 if absent; default: 1 for
+            activations, so that peaks are in microbatches.
+        parameter_bytes: Of each rank, held throughout; default 0.
+        overlap: False if ranks wait for transfers and collectives; default True: beside the passes.
     """
 
     pass_ns: Mapping[str, Table]

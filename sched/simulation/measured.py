@@ -67,7 +67,7 @@ def measured_timeline(
     for where, row in zip([*map(str, range(len(ranks))), *lanes], rows, strict=True):
         _check_order(where, row)
     zero = min((slot.start_ns for row in rows for slot in row), default=0)  # of any clock
-    moved = [tuple(_moved(slot, zero) for slot in row) for row in rows]
+    moved = [tuple(Slot(p, start - zero, end - zero) for p, start, end in row) for row in rows]
     makespan = max((slot.end_ns for row in moved for slot in row), default=0)
     rows_by_rank = tuple(moved[: len(ranks)])
     curves = [tuple((max(0, at - zero), held) for at, held in curve) for curve in memory]
@@ -93,10 +93,6 @@ def _check_order(where: str, row: Row) -> None:
                 f"at {last.end_ns}; give each rank's passes in order, in whole ns of one clock"
             )
         last = slot
-
-
-def _moved(slot: Slot, zero: int) -> Slot:
-    return Slot(slot.what, slot.start_ns - zero, slot.end_ns - zero)
 
 
 def _bubbles(ranks: Sequence[Row], makespan: int) -> tuple[Bubbles, ...]:

@@ -47,9 +47,14 @@ class Bubbles:
 class Timeline:
     """A program with the times of its passes and collectives, its bubbles and its memory.
 
-    `ranks[r]`: rank r's passes in order. `lanes`: per communicator, its collectives in order.
-    `bubbles[r]`: rank r's idle time by cause. `memory[r]`: its use as (ns, bytes) steps, each
-    valid until the next, from ns 0.
+    Args:
+        name: Of the schedule.
+        placement: The rank that holds each stage.
+        ranks: Each rank's passes with their times, in order.
+        lanes: By communicator, its collectives in order.
+        makespan_ns: The end of the last of all.
+        bubbles: Each rank's idle time by cause.
+        memory: Each rank's use as (ns, bytes) steps, each valid until the next, from ns 0.
     """
 
     name: str

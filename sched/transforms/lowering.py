@@ -28,7 +28,7 @@ import numpy as np
 
 from ..ir.channels import crossing_results
 from ..ir.graph import Graph, make_graph
-from ..ir.kinds import BACKWARD, is_kind, kind
+from ..ir.kinds import BACKWARD, is_compute, is_kind
 from ..ir.paths import complete_paths
 from ..ir.program import Barrier, Pass, Program
 from ..simulation.costs import Costs, unit_costs
@@ -60,7 +60,10 @@ def post_ahead(program: Program, ahead: int) -> Program:
     front: list[dict[int, list[Pass]]] = [{} for _ in program.ranks]
     behind: list[dict[int, list[Pass]]] = [{} for _ in program.ranks]
     # For every index of a row the number of compute passes before it.
-    computing = [list(accumulate(map(_computes, row), initial=0)) for row in program.ranks]
+    computing = [
+        list(accumulate((is_compute(pass_.kind) for pass_ in row), initial=0))
+        for row in program.ranks
+    ]
     latest: dict[Place, int] = {}
     # Backwards, so that a message knows where the next one of its channel is received.
     for (rank, at), messages in sorted(by_place.items(), reverse=True):
@@ -84,10 +87,6 @@ def post_ahead(program: Program, ahead: int) -> Program:
         for rank, row in enumerate(program.ranks)
     )
     return replace(program, ranks=tuple(map(tuple, rows)))
-
-
-def _computes(pass_: Pass) -> bool:
-    return is_kind(pass_.kind) and kind(pass_.kind).role == "compute"
 
 
 def _messages(program: Program) -> dict[Place, list[Message]]:
@@ -135,11 +134,7 @@ def _pair(pass_: Pass, program: Program) -> tuple[Pass, Pass] | None:
 
 
 def lower(
-    program: Program,
-    costs: Costs | None = None,
-    *,
-    continuations: bool = True,
-    ahead: int = 1,
+    program: Program, costs: Costs | None = None, *, continuations: bool = True, ahead: int = 1
 ) -> Program:
     """Return the program with sends, receives, collectives and continuations.
 
@@ -202,6 +197,7 @@ def _with_collectives(graph: Graph, costs: Costs, continuations: bool) -> Progra
         rows[rank] = _entered(program, rank, starts, ends, events, continuations)
     if not continuations:
         return replace(program, ranks=tuple(rows))
+    # A continuation waits for the barrier that it continues.
     held = {barrier.after for barrier in program.barriers if barrier.source == "barrier"}
     barriers = tuple(
         replace(b, before=(*b.before, ("every", "C"))) if b.name in held else b
@@ -225,13 +221,14 @@ def _entered(
     row = program.ranks[rank]
     # Collectives to enter before the pass at an index: those that times give a position.
     front: dict[int, list[Pass]] = {}
+    sources = {"first": program.placement[0], "last": program.placement[-1]}
     for barrier in program.barriers:
         if barrier.source == "barrier":
             # A continuation goes in front of the first pass that starts after the barrier's end.
             for event in events[barrier.after] if continuations else ():
                 pair = Pass(rank, "C", event.microbatch), Pass(rank, barrier.name, event.microbatch)
                 front.setdefault(bisect_left(starts, event.end_ns), []).extend(pair)
-        elif barrier.source != "every" and rank != _source(barrier, program):
+        elif rank != sources.get(barrier.source, rank):
             # The rank contributes nothing, so it enters when the barrier starts.
             for event in events[barrier.name]:
                 entry = Pass(rank, barrier.name, event.microbatch)
@@ -246,11 +243,6 @@ def _entered(
             if _makes(barrier, pass_, program)
         ]
     return (*out, *front.get(len(row), ()))
-
-
-def _source(barrier: Barrier, program: Program) -> int:
-    """Return the rank of the first or last stage, from which a barrier starts."""
-    return program.placement[0 if barrier.source == "first" else -1]
 
 
 def _makes(barrier: Barrier, pass_: Pass, program: Program) -> bool:

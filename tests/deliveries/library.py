@@ -20,7 +20,7 @@ __all__ = [
     "VisionLanguage",
     "balanced_loader",
     "balanced_sampler",
-    "info_of",
+    "make_info",
     "plain_loader",
 ]
 
@@ -56,6 +56,6 @@ def _balance(options: Mapping[str, Any]) -> Balance:
     return flat_balance(**{**options, "budgets": options["budgets"] or {}})
 
 
-def info_of(loader: Any) -> Any:
+def make_info(loader: Any) -> Any:
     """Return the StepInfo of the batch that was handed out last."""
     return loader.step_info

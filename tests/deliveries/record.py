@@ -73,7 +73,7 @@ def make(case: cases.Case, place: Place, **changes: Any) -> Any:
 def take_epoch(loader: Any) -> Iterator[Record]:
     """Yield what comes in one epoch, and at its end how many samples were left out."""
     for batch in loader:
-        info = library.info_of(loader)
+        info = library.make_info(loader)
         yield place_of(info), digest([described(info), batch])
     yield "left out", str(loader.left_out)
 

@@ -41,7 +41,7 @@ def overridden() -> Any:
     config = torchtitan.dataloader(theirs, **named)
     given: dict[str, Any] = {"dp_rank": 0, "dp_world_size": 1, "tokenizer": None, "seq_len": 9}
     made = config.build(**given)
-    ours = list(packed_loader(0, 1))
+    ours = list(packed_loader((0, 1)))
 
     def error_with(name: str) -> str:
         return error_of(lambda: torchtitan.dataloader(theirs, name).build(**given))

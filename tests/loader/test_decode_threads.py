@@ -87,7 +87,7 @@ def test_what_threads_decode_is_what_one_thread_decodes(tmp_path, monkeypatch):
     expected = take(1, tmp_path / "one.jsonl")
     assert {key for key, _ in expected[1]} == {"k05", "k06", "k30"}
     assert take(3, tmp_path / "arena.jsonl") == expected
-    monkeypatch.setattr(memory, "why_no_memory_files", lambda: "there are none")
+    monkeypatch.setattr(memory, "find_memory_file_fault", lambda: "there are none")
     assert take(3, tmp_path / "inline.jsonl", num_workers=1) == expected
 
 

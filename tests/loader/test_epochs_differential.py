@@ -239,7 +239,7 @@ def test_each_iteration_that_does_not_resume_begins_the_next_epoch(kind: str, wo
 
 
 def test_so_it_does_by_a_balancer(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(assembly, "connection_of", by_balancer)
+    monkeypatch.setattr(assembly, "choose_connection", by_balancer)
     follow_the_table(balanced, EACH_AFTER_EACH)
 
 

@@ -253,7 +253,7 @@ def test_the_demo_exits_with_2_on_bad_data(tmp_path, source, capfd):
         source(tmp_path)
     capfd.readouterr()
     with pytest.raises(SystemExit) as ended:
-        main(["demo", "--data", str(pattern)])
+        main(["demo", str(pattern)])
     assert ended.value.code == 2
     said = capfd.readouterr().err
     assert len(said.strip().splitlines()) == 1, said

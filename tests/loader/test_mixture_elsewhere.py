@@ -28,7 +28,7 @@ def test_a_balancer_hands_out_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
         return [batches, made.num_steps, steps_of(second)]
 
     local = found()
-    monkeypatch.setattr(assembly, "connection_of", by_balancer)
+    monkeypatch.setattr(assembly, "choose_connection", by_balancer)
     assert found() == local
 
 
@@ -58,7 +58,7 @@ def test_a_mixture_by_cost_goes_to_a_balancer_with_its_costs(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     local = steps_of(loader(mixture(by="tokens")))
-    monkeypatch.setattr(assembly, "connection_of", by_balancer)
+    monkeypatch.setattr(assembly, "choose_connection", by_balancer)
     assert steps_of(loader(mixture(by="tokens"))) == local
 
 

@@ -35,11 +35,11 @@ MISTYPED: dict[str, tuple[Callable[[], object], str]] = {
     ),
     "a mode": (lambda: Balance("auto", mode="exakt"), "'exact'"),
     "a partition": (lambda: Balance(partition="gready"), "'greedy'"),
-    "an ordering": (lambda: cp.PipelineOrder("p", "twoopt"), "'two_opt'"),
+    "an ordering": (lambda: cp.PipelineOrder("p", "twoopt"), "'two_opt'"),  # type: ignore[arg-type]
     "waits": (lambda: Balance(waits="steps"), "'step'"),
     "work": (lambda: Balance(work="paded"), "'padded'"),
     "counts": (lambda: Balance(counts="eqal"), "'equal'"),
-    "dispatch": (lambda: cp.Images("image"), "'images'"),
+    "dispatch": (lambda: cp.Images("image"), "'images'"),  # type: ignore[arg-type]
     "oversize": (lambda: Balance(oversize="refused"), "'refuse'"),
     "a layout": (lambda: Balance(layout="Packd"), "'packed'"),
     "an option in a file": (

@@ -106,7 +106,7 @@ def test_a_seed_gives_the_order_and_batches_of_the_tars(
     root: Path, wanted: list[Any], other: Open, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     assert steps(other(root), num_workers=2) == wanted
-    monkeypatch.setattr(assembly, "connection_of", by_balancer)
+    monkeypatch.setattr(assembly, "choose_connection", by_balancer)
     assert steps(other(root)) == wanted
 
 

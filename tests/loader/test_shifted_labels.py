@@ -95,7 +95,7 @@ def test_every_label_counts_whoever_counts_them(way: dict[str, Any]) -> None:
 
 
 def test_workers_elsewhere_count_every_label_too(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(assembly, "connection_of", by_balancer)
+    monkeypatch.setattr(assembly, "choose_connection", by_balancer)
     for way in (*WAYS[:3], *WAYS[4:]):
         step_of(loader(**way, shift_labels=False))
 

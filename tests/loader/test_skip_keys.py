@@ -71,7 +71,7 @@ def steps(made: Any) -> list[list[str]]:
 @pytest.fixture(params=["local", "workers", "balancer"])
 def way(request: Any, monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
     if request.param == "balancer":
-        monkeypatch.setattr(assembly, "connection_of", by_balancer)
+        monkeypatch.setattr(assembly, "choose_connection", by_balancer)
     return {"num_workers": 2} if request.param == "workers" else {}
 
 

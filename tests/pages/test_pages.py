@@ -40,7 +40,7 @@ def analyze(folder: Path) -> Path:
 
 def trial(folder: Path) -> Path:
     loader = f"{Path(kinds.__file__)}:make_loader"
-    _run("try", loader, "--seconds", 1, "--html", folder / "page.html")
+    _run("try", loader, "--seconds", 1, "--out", folder / "page.html")
     return folder / "page.html"
 
 

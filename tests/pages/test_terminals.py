@@ -13,9 +13,10 @@ from counterpoise.tools.console.reporting import fitted, make_table
 COMMANDS = (
     ("analyze", "{costs}", "--out", "{out}"),
     ("schedule", "compare", "1f1b", "interleaved", "zbv"),
-    ("plan", "job", "--only", "orchestrate", "--gpus", "12", "--batch", "48", "--model", "mllm-9b"),
+    ("plan", "job", "--only", "orchestrate", "--model", "mllm-9b", "--gpus", "12",
+     "--samples-per-step", "48"),
     ("doctor",),
-)
+)  # fmt: skip
 
 
 @pytest.fixture

@@ -43,7 +43,7 @@ def test_all_have_the_same_figures(
     collate = LAYOUTS[layout].__name__
     analyzed = called(
         capsys, "analyze", f"{HERE}:texts", "--layout", layout, "--batch-size", SIZE,
-        "--out", tmp_path, "--jobs", 1,
+        "--out", tmp_path, "--workers", 1,
     )  # fmt: skip
     tried = called(
         capsys, "try", f"{HERE}:texts", "--collate", f"{HERE}:{collate}", "--batch-size", SIZE,
@@ -72,7 +72,7 @@ def test_all_have_the_same_figures(
 
 def test_what_analyze_recommends_is_what_a_loop_then_counts(tmp_path: Path, capsys: Any) -> None:
     analyzed = called(
-        capsys, "analyze", f"{HERE}:texts", "--batch-size", SIZE, "--out", tmp_path, "--jobs", 1
+        capsys, "analyze", f"{HERE}:texts", "--batch-size", SIZE, "--out", tmp_path, "--workers", 1
     )
     balance = cp.Balance.from_json(
         json.dumps(analyzed["recommended"]["balance"] | {"layout": "torch"})

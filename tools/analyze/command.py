@@ -1,7 +1,6 @@
 """The command `counterpoise analyze`: forecasts waiting on a data set and recommends settings."""
 
 import json
-import os
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -9,78 +8,70 @@ from typing import Any
 
 import click
 import numpy as np
-from rich.progress import Progress
 from rich.table import Table
 from rich.text import Text
 
 from ...workers.sources.cache_files import replace_file
 from ...workers.sources.urls import is_url, shown
+from ..console.commands import COUNT, FILE, Command, json_option
 from ..console.reporting import emit, live_progress, make_table
-from ..inputs.programs import check_sizes, parse_budgets, with_options
-from ..runners import on_cores, on_ray
+from ..inputs.programs import check_sizes, parse_budgets
+from ..runners import Runner, runner_options
 from .document import headline, plan_rows, render_page
 from .report import Json, LoopNow, make_report
 from .scan.rows import Rows
-from .scan.run import scan_all
-from .scan.sources import ScanOptions, find_tasks, reads_samples, with_found_costs
+from .scan.run import scan_sources
+from .scan.sources import ScanOptions, reads_samples
 
 OUT, BALANCE = Path("counterpoise-analysis"), "balance.json"
-COUNT = click.IntRange(min=1)
-_OPTIONS: tuple[Any, ...] = (
-    click.option(
-        "--out", default=OUT, show_default=True, type=click.Path(path_type=Path),
-        help="Folder for report.html, report.json, balance.json, index.npz and the saved parts.",
-    ),
-    click.option("--sample", type=COUNT, help="Measure only so many samples, drawn at random."),
-    click.option(
-        "--decode", is_flag=True, help="Also decode every sample: finds damaged images."
-    ),
-    click.option("--jobs", type=COUNT, help="Number of scanning processes.  [default: all cores]"),
-    click.option(
-        "--ray", "ray_address", default="", metavar="ADDRESS", help="Scan on a Ray cluster instead."
-    ),
-    click.option(
-        "--ranks", default=8, show_default=True, type=COUNT, help="Data-parallel ranks."
-    ),
-    click.option(
-        "--accumulate", default=4, show_default=True, type=COUNT,
-        help="Microbatches per rank and step.",
-    ),
-    click.option(
-        "--batch-size", default=4, show_default=True, type=COUNT,
-        help="Samples in a microbatch of your loop now.",
-    ),
-    click.option(
-        "--layout", default="padded", show_default=True, type=click.Choice(("padded", "packed")),
-        help="Layout of your loop's microbatches now.",
-    ),
-    click.option(
-        "--budget", "budgets", multiple=True, metavar="NAME=MOST",
-        help="The most of a cost in a microbatch; repeat.  [default: recommended]",
-    ),
-    click.option(
-        "--transform", default="", metavar="MODULE:NAME",
-        help="Your transform of raw samples instead of VisionLanguage.",
-    ),
-    click.option(
-        "--cost", default="", metavar="MODULE:NAME",
-        help="A function of a loaded sample to its cost; all are loaded.",
-    ),
-    click.option(
-        "--resource", "resources", multiple=True, metavar="NAME",
-        help="A cost to analyze: a column of a table, or a cost that all sources have; repeat.",
-    ),
-    click.option("--cache", default="", metavar="FOLDER", help="Folder for indexes and costs."),
-    click.option("--json", "as_json", is_flag=True, help="Print the report as one JSON object."),
+
+
+@click.command(
+    "analyze", cls=Command,
+    usual=("--out", "--ranks", "--accumulate", "--batch-size", "--layout", "--transform"),
 )  # fmt: skip
-
-
-@click.command("analyze")
 @click.argument("sources", nargs=-1, required=True, metavar="SOURCE...")
-@with_options(_OPTIONS)
+@click.option(
+    "--out", default=OUT, show_default=True, type=FILE,
+    help="Folder for report.html, report.json, balance.json, index.npz and the saved parts.",
+)  # fmt: skip
+@click.option("--samples", type=COUNT, help="Measure only so many samples, drawn at random.")
+@click.option("--decode", is_flag=True, help="Also decode every sample: finds damaged images.")
+@runner_options
+@click.option("--ranks", default=8, show_default=True, type=COUNT, help="Data-parallel ranks.")
+@click.option(
+    "--accumulate", default=4, show_default=True, type=COUNT, help="Microbatches per rank and step."
+)
+@click.option(
+    "--batch-size", default=4, show_default=True, type=COUNT,
+    help="Samples in a microbatch of your loop now.",
+)  # fmt: skip
+@click.option(
+    "--layout", default="padded", show_default=True, type=click.Choice(("padded", "packed")),
+    help="Layout of your loop's microbatches now.",
+)  # fmt: skip
+@click.option(
+    "--budget", "budgets", multiple=True, metavar="RESOURCE=AMOUNT",
+    help="The most of a cost in a microbatch; repeat.  [default: recommended]",
+)  # fmt: skip
+@click.option(
+    "--transform", "transform_path", default="", metavar="MODULE:NAME",
+    help="Your transform of raw samples instead of VisionLanguage.",
+)  # fmt: skip
+@click.option(
+    "--cost", "cost_path", default="", metavar="MODULE:NAME",
+    help="A function of a loaded sample to its cost; all are loaded.",
+)  # fmt: skip
+@click.option(
+    "--resource", "resources", multiple=True, metavar="NAME",
+    help="A cost to analyze: a column of a table, or a cost that all sources have; repeat.",
+)  # fmt: skip
+@click.option("--cache", default="", metavar="FOLDER", help="Folder for indexes and costs.")
+@json_option
 def command(
-    sources: tuple[str, ...], out: Path, as_json: bool, ranks: int, accumulate: int,
-    batch_size: int, layout: Any, budgets: tuple[str, ...], **given: Any,
+    sources: tuple[str, ...], out: Path, samples: int | None, run: Runner, ranks: int,
+    accumulate: int, batch_size: int, layout: Any, budgets: tuple[str, ...], as_json: bool,
+    **scan_options: Any,
 ) -> None:  # fmt: skip
     """Forecast how much of a training step is waiting on this data, and recommend settings.
 
@@ -93,7 +84,7 @@ def command(
     \b
     Example:
       counterpoise analyze shards/ --ranks 32 --out analysis
-      counterpoise analyze 'shards/{000..127}.tar' --sample 20000 --json
+      counterpoise analyze 'shards/{000..127}.tar' --samples 20000 --json
       counterpoise analyze costs.npz --budget tiles=9 --budget tokens=4096
     """  # noqa: D301
     began = time.perf_counter()
@@ -102,58 +93,35 @@ def command(
     loop, limits = LoopNow(ranks, accumulate, batch_size, layout), parse_budgets(budgets)
     named = [shown(source) if is_url(source) else source for source in sources]
     with live_progress() as progress:
-        rows, total, found_costs = _scan(sources, out, given, progress)
+        options = ScanOptions(**scan_options)
+        rows, total, costs_found = scan_sources(
+            sources, options, out / "parts", run, progress, samples or 0
+        )
         if not total:
             raise ValueError(f"{', '.join(named)}: there is no sample in it; give one or more")
         planning = progress.add_task("plan", total=None, live="")
         report = {"inputs": named, **make_report(rows, total, loop, limits)}
         progress.update(planning, total=1, completed=1)
-    reads = not given["transform"] and any(reads_samples(source) for source in sources)
+    reads = not options.transform_path and any(reads_samples(source) for source in sources)
     report["bytes_as_tokens"] = reads and "tokens" in rows.resources
-    report |= {"seconds": time.perf_counter() - began, "costs_found": found_costs}
-    if found_costs:
-        report["recommended"]["settings"] = _with_table(report, rows, out)
+    report |= {"seconds": time.perf_counter() - began, "costs_found": costs_found}
+    if costs_found:
+        report["recommended"]["settings"] = _add_table(report, rows, out)
     _write(out, rows, report)
     emit(report, as_json, *_tables(report, out))
 
 
-def _scan(
-    sources: tuple[str, ...], out: Path, given: dict[str, Any], progress: Progress
-) -> tuple[Rows, int, str]:
-    """Return the rows, the samples of the whole data set, and what costs were found."""
-    listing = progress.add_task("list", total=None, live="")
-    tasks = find_tasks(sources)
-    progress.update(listing, total=1, completed=1)
-    options = ScanOptions(
-        transform_path=given["transform"],
-        cost_path=given["cost"],
-        resources=tuple(given["resources"]),
-        decode=given["decode"],
-        cache=given["cache"],
-    )
-    options = with_found_costs(tasks, options)
-    address = given["ray_address"]
-    run = on_ray(address) if address else on_cores(given["jobs"] or len(os.sched_getaffinity(0)))
-    scanning = progress.add_task("scan", total=None, live="")
-
-    def show(finished: int, pieces: int) -> None:
-        progress.update(scanning, completed=finished, total=pieces)
-
-    rows, total = scan_all(tasks, options, out / "parts", run, given["sample"] or 0, show)
-    return rows, total, "" if options.found is None else options.found.describe()
-
-
-def _with_table(report: Json, rows: Rows, out: Path) -> str:
+def _add_table(report: Json, rows: Rows, out: Path) -> str:
     """Return the settings for data that do not say what samples cost: a loader needs a table."""
     head, loader = report["recommended"]["settings"].rsplit("loader = ", 1)
-    told = f"# nothing says what samples cost; found were: {report['costs_found']}\n"
+    comment = f"# nothing says what samples cost; found were: {report['costs_found']}\n"
     if len(rows) < report["samples"]:
-        return f"{told}# not all were measured: give DataLoader a cost=\n{head}loader = {loader}"
+        return f"{comment}# not all were measured: give DataLoader a cost=\n{head}loader = {loader}"
     names = ", ".join(map(json.dumps, rows.resources))
     table = f"table = numpy.load({json.dumps(str(out / 'index.npz'))})\n"
     cost = f"cost={{name: table[name] for name in ({names},)}}"
     loader = loader.replace("balance=balance)", f"balance=balance,\n                    {cost})")
-    return f"{told}import numpy\n\n{head}{table}loader = {loader}"
+    return f"{comment}import numpy\n\n{head}{table}loader = {loader}"
 
 
 def _write(out: Path, rows: Rows, report: Json) -> None:

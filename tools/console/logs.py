@@ -46,12 +46,9 @@ def log_options(command: Callable[..., Any]) -> Callable[..., Any]:
         "--log-level", type=click.Choice(LEVELS), default="info", show_default=True
     )
     form = click.option(
-        "--log-format",
-        type=click.Choice(("text", "json")),
-        default="text",
-        show_default=True,
+        "--log-format", type=click.Choice(("text", "json")), default="text", show_default=True,
         help=f"json: an object a line, with {', '.join(FIELDS)}.",
-    )
+    )  # fmt: skip
     return level(form(command))
 
 

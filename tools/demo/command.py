@@ -4,7 +4,6 @@ import sys
 import time
 from collections.abc import Generator, Mapping
 from contextlib import closing
-from dataclasses import dataclass, replace
 from typing import Any
 
 import click
@@ -18,6 +17,7 @@ from ...balancer.planning.problem.shuffle import permutation
 from ...loader import Balance, DataLoader, Ranks
 from ...workers.collate.layouts import collate_padded
 from ...workers.sources.registry import open_data
+from ..console.commands import Command, json_option
 from ..console.reporting import PLAIN, emit, live_progress, make_table, progress_console
 from .data import ensure_demo_data
 from .model import DemoModelShape
@@ -25,6 +25,7 @@ from .train import DemoMicrobatch, StepRecord, summarize, timed, train
 from .transform import ClippedBytes, transform
 
 VIRTUAL_RANKS = 8
+SEED, SAMPLES_PER_STEP, BATCH_SIZE = 0, 64, 4
 SHAPE = DemoModelShape(ClippedBytes.vocab_size, ClippedBytes.image_id)
 # The most that a balanced microbatch may hold: well above a rank's average.
 BUDGETS = {"tiles": 192, "tokens": 16384}
@@ -51,115 +52,86 @@ With your own data:
 """
 
 
-@dataclass(frozen=True, slots=True)
-class DemoSettings:
-    """The settings that all runs share."""
-
-    data: str
-    seed: int = 0
-    workers: int = 2
-    samples_per_step: int = 64
-    batch_size: int = 4
-
-    def __post_init__(self) -> None:
-        each = VIRTUAL_RANKS * self.batch_size
-        if self.samples_per_step < each or self.samples_per_step % each:
-            raise ValueError(
-                f"{self.samples_per_step} samples per step: a step has {VIRTUAL_RANKS} ranks x "
-                f"{self.batch_size} samples or a multiple of it ({each}, {2 * each}, ...)"
-            )
-
-
-@click.command(name="demo")
-@click.option("--data", metavar="PATTERN", help="Tar shards [default: made on first use].")
-@click.option("--json", "as_json", is_flag=True, help="Print the report as one JSON object.")
-@click.option("--seed", default=0, show_default=True, help="Seed of order, model and demo data.")
+@click.command("demo", cls=Command)
+@click.argument("source", required=False)
+@click.option("--samples", default=768, show_default=True, help="Samples of the demo's own data.")
 @click.option("--workers", default=2, show_default=True, help="Worker processes.")
-@click.option("--samples", default=768, show_default=True, help="Samples of the demo data.")
-@click.option("--samples-per-step", default=64, show_default=True, help="Global batch size.")
-@click.option("--batch-size", default=4, show_default=True, help="Samples per random microbatch.")
-def command(data: str | None, as_json: bool, samples: int, **sizes: int) -> None:
+@json_option
+def command(source: str | None, samples: int, workers: int, as_json: bool) -> None:
     """Train a small vision-language model with torch's loader, with ours, and balanced.
 
     One process plays the microbatches of 8 data-parallel ranks. All runs see the same samples in
     the same steps from the same seed, so their losses are the same up to rounding; the first two
     have a fixed number of samples in a padded microbatch, `balanced` packs them by their cost.
+    SOURCE: tar shards; by default data that are made on first use.
 
     \b
     Example:
       counterpoise demo
-      counterpoise demo --data 'shards/*.tar' --workers 4 --json
+      counterpoise demo 'shards/*.tar' --workers 4 --json
     """  # noqa: D301
-    settings = DemoSettings(data or "", **sizes)
     check_work("the demo", plain_s=0.0)  # says what is not compiled now, not between two bars
-    if data is None:
+    if source is None:
         with Progress(console=progress_console) as bar:
             task = bar.add_task("making the demo's data", total=samples)
-            made = ensure_demo_data(
-                seed=settings.seed,
-                samples=samples,
-                progress=lambda done: bar.update(task, completed=done),
+            source = ensure_demo_data(
+                samples=samples, progress=lambda done: bar.update(task, completed=done)
             )
-        settings = replace(settings, data=made)
     # A model this small gains nothing from threads, and they would compete with the workers.
     torch.set_num_threads(1)
-    open_data(settings.data, transform)  # an error of the data stands alone
+    open_data(source, transform)  # an error of the data stands alone
     with live_progress() as progress:
-        report = {name: _run(name, settings, progress) for name in RUNS}
+        report = {name: _run(name, source, workers, progress) for name in RUNS}
     emit(report, as_json, _table(report))
     if not as_json:
         sys.stdout.write(NEXT)
 
 
-def _run(name: str, settings: DemoSettings, progress: Progress) -> dict[str, Any]:
+def _run(name: str, source: str, workers: int, progress: Progress) -> dict[str, Any]:
     """Train once; return the run's figures."""
     records: list[StepRecord] = []
-    with closing(microbatches(name, settings)) as found:
+    with closing(microbatches(name, source, workers)) as epoch:
         task = progress.add_task(name, total=None, live="")
-        for record in train(found, SHAPE, settings.seed, time.thread_time):
+        for record in train(epoch, SHAPE, SEED, time.thread_time):
             records.append(record)
             progress.update(task, advance=1, live=_live(records))
         progress.update(task, total=len(records))
     return summarize(records)
 
 
-def microbatches(name: str, settings: DemoSettings) -> Generator[DemoMicrobatch]:
+def microbatches(name: str, source: str, workers: int) -> Generator[DemoMicrobatch]:
     """Yield an epoch's microbatches by the loader of a run: of all ranks, step by step."""
-    dataset = open_data(settings.data, transform)
+    dataset = open_data(source, transform)
     if name == "balanced":
         balance = Balance(
-            budgets=BUDGETS, accumulate="auto", layout="packed", seed=settings.seed,
-            samples_per_step=settings.samples_per_step,
+            budgets=BUDGETS, accumulate="auto", layout="packed", seed=SEED,
+            samples_per_step=SAMPLES_PER_STEP,
         )  # fmt: skip
         loader = DataLoader(
-            dataset,
-            shuffle=True,
-            num_workers=settings.workers,
-            balance=balance,
+            dataset, shuffle=True, num_workers=workers, balance=balance,
             ranks=Ranks(virtual=VIRTUAL_RANKS),
-        )
+        )  # fmt: skip
         with closing(loader):
             for wait_s, (batch, info) in timed(loader.with_info()):
                 yield DemoMicrobatch(info.step, info.rank, batch, wait_s, info.empty)
         return
-    kind = TorchDataLoader if name == "torch" else DataLoader
+    loader_class = TorchDataLoader if name == "torch" else DataLoader
     # The balanced run's shuffle: its steps have the same samples.
-    order = permutation(len(dataset), settings.seed, epoch=0).tolist()
-    plain = kind(
-        dataset, settings.batch_size, sampler=order, num_workers=settings.workers,
-        collate_fn=collate_padded,
-    )  # fmt: skip
+    order = permutation(len(dataset), SEED, epoch=0).tolist()
+    plain = loader_class(
+        dataset, BATCH_SIZE, sampler=order, num_workers=workers, collate_fn=collate_padded
+    )
     for number, (wait_s, batch) in enumerate(timed(plain)):
-        step = number * settings.batch_size // settings.samples_per_step
+        step = number * BATCH_SIZE // SAMPLES_PER_STEP
         yield DemoMicrobatch(step, number % VIRTUAL_RANKS, batch, wait_s)
 
 
 def _live(records: list[StepRecord]) -> str:
     """Return the figures of the last steps, in words."""
-    found = summarize(records[-20:])
+    figures = summarize(records[-20:])
     waited = sum(load.wait_s for load in records[-1].loads)
     return (
-        f"{found['samples_per_second']:.0f} samples/s, ranks wait {found['waiting']:.0%}, "
+        f"{figures['samples_per_second']:.0f} samples/s, ranks wait {figures['waiting']:.0%}, "
         f"data {waited:.2f} s"
     )
 

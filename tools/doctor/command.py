@@ -8,6 +8,7 @@ import click
 from rich.table import Table
 
 from ...workers.sources.urls import SCHEMES, parse_scheme
+from ..console.commands import FILE, Command, json_option
 from ..console.reporting import emit
 from .figures import BAD, COLOURS, WARN, Finding, printable, report_fields
 from .files import examine_dead_letters, examine_ledger, examine_step
@@ -15,35 +16,26 @@ from .installation import examine_installation, examine_store
 from .job import Examination, examine_job
 
 
-@click.command("doctor")
+@click.command("doctor", cls=Command, usual=("--keys", "--job", "--strict", "--json"))
 @click.argument("target", required=False, metavar="[ADDRESS|LEDGER|URL]")
 @click.option(
-    "--keys",
-    type=click.Path(path_type=Path),
+    "--keys", type=FILE,
     help="A trainer's keys, made by counterpoise keygen, to ask the balancer at ADDRESS.",
-)
+)  # fmt: skip
 @click.option(
-    "--dead-letter",
-    type=click.Path(path_type=Path),
+    "--dead-letter", type=FILE,
     help="Group the samples in this dead-letter file by source and reason.",
-)
+)  # fmt: skip
 @click.option("--step", type=int, help="Name the samples of this step of the LEDGER's epoch.")
 @click.option("--data", metavar="SOURCE", help="The data of --step: MODULE:NAME, shards, a recipe.")
 @click.option("--timeout", default=5.0, show_default=True, help="Seconds to wait for answers.")
 @click.option("--job", default="", help="The job to look at, of a balancer with several.")
 @click.option("--strict", is_flag=True, help="Exit with 1 for warnings, too.")
-@click.option("--json", "as_json", is_flag=True, help="Print one JSON object instead.")
+@json_option
 def command(
-    target: str | None,
-    keys: Path | None,
-    dead_letter: Path | None,
-    step: int | None,
-    data: str | None,
-    timeout: float,
-    job: str,
-    strict: bool,
-    as_json: bool,
-) -> int:
+    target: str | None, keys: Path | None, dead_letter: Path | None, step: int | None,
+    data: str | None, timeout: float, job: str, strict: bool, as_json: bool,
+) -> int:  # fmt: skip
     """Check this installation, the job at an ADDRESS, a LEDGER (a JSON file), or a URL of shards.
 
     Exit status: 0 if nothing is wrong (there may be warnings), 1 if something is wrong, 3 if the
@@ -65,45 +57,45 @@ def command(
     if keys is not None and "://" not in str(target):
         raise ValueError("--keys needs ADDRESS, the balancer's that is to be asked")
     if dead_letter is not None:
-        found = Examination(examine_dead_letters(dead_letter))
+        examination = Examination(examine_dead_letters(dead_letter))
     elif target is None:
-        found = Examination(examine_installation())
+        examination = Examination(examine_installation())
     elif parse_scheme(target) in SCHEMES:
-        found = Examination(examine_store(target))
+        examination = Examination(examine_store(target))
     elif "://" in target:
-        found = examine_job(target, timeout, keys, job)
+        examination = examine_job(target, timeout, keys, job)
     elif step is not None and data is not None:
-        found = examine_step(Path(target), step, data)
+        examination = examine_step(Path(target), step, data)
     elif Path(target).is_file():
-        found = Examination(examine_ledger(Path(target)))
+        examination = Examination(examine_ledger(Path(target)))
     else:
         raise ValueError(
             f"{target!r} is not an address and not a file; give an address such as "
             "tcp://HOST:5555, a URL such as s3://bucket/train/, the file of a ledger, or nothing "
             "to check this machine"
         )
-    return _report(found, as_json, strict)
+    return _report(examination, as_json, strict)
 
 
-def _report(found: Examination, as_json: bool, strict: bool) -> int:
+def _report(examination: Examination, as_json: bool, strict: bool) -> int:
     """Print the findings; return the exit status."""
     wrong = {BAD, WARN} if strict else {BAD}
-    count = sum(one.level in wrong for one in found.findings)
-    findings = [asdict(one) for one in found.findings]
+    count = sum(finding.level in wrong for finding in examination.findings)
+    findings = [asdict(finding) for finding in examination.findings]
     report: dict[str, object] = {"findings": findings, "wrong": count}
-    if found.keys:
-        report["keys"] = found.keys
-    if found.status is not None:
-        report["job"] = report_fields(found.status)
-    emit(report, as_json, _table(found.findings))
-    return 3 if found.unanswered else min(1, count)
+    if examination.keys:
+        report["keys"] = examination.keys
+    if examination.status is not None:
+        report["job"] = report_fields(examination.status)
+    emit(report, as_json, _table(examination.findings))
+    return 3 if examination.unanswered else min(1, count)
 
 
 def _table(findings: Sequence[Finding]) -> Table:
     table = Table(box=None, pad_edge=False)
     for name in ("", "what", "found", "what to do"):
         table.add_column(name, overflow="fold")
-    for one in findings:
-        level = f"[{COLOURS[one.level]}]{one.level}[/]"
-        table.add_row(level, *map(printable, (one.name, one.found, one.advice)))
+    for finding in findings:
+        level = f"[{COLOURS[finding.level]}]{finding.level}[/]"
+        table.add_row(level, *map(printable, (finding.name, finding.found, finding.advice)))
     return table

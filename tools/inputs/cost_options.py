@@ -15,34 +15,41 @@ from typing import Any
 import click
 import numpy as np
 
+from ...balancer.near_names import near_name
 from ...sched import Costs, Program, Timeline, schedules, simulate
 from ...sched.generators.vocabulary import FORMS, PAPER_SCALING, output_form
 from ...sched.render.summary import BYTES, MemoryUnit
 from ...sched.simulation.cost_profile import CostProfile, load_profile, profile_costs
 from ...sched.simulation.costs import Table
 from ...sched.simulation.measured import MeasuredStep, load_step
+from ..console.commands import KeyedOption
 from .files import parse_text
-from .programs import PACE, Command, Size, is_count, read_program, shown_name, with_options
+from .programs import PACE, Command, Size, is_count, read_program, shown_name
 
 MS = 1_000_000
 # A microbatch's activations on a rank, as a whole number that up to 12 chunks divide.
 MICROBATCHES = MemoryUnit("microbatches", 27720, "microbatch")
-TIMES = (
-    ("f", "forward through all that a rank holds", "1"),
-    ("b", "full backward through it", "twice F"),
-    ("i", "input gradients of it", "half of B"),
-    ("w", "weight gradients of it", "what I leaves of B"),
-    ("s", "a rank's vocabulary pass S", "a fifth of F"),
-    ("t", "a rank's vocabulary pass T", "as S"),
-    ("ef", "an encoder's forward pass: a layer's, where passes are layers", "a tenth of F"),
-    ("eb", "an encoder's backward pass", "twice EF"),
-    ("p2p", "sending from rank to rank", "0"),
-    (
-        "collective",
-        "a collective of the vocabulary passes",
-        "F/60, as on 8 A100; F/6 above 8 ranks, 11 % of a step on 32 GPUs",
-    ),
-)
+TIMES = {
+    "f": "forward through all that a rank holds, milliseconds  [1]",
+    "b": "full backward through it  [twice f]",
+    "i": "input gradients of it  [half of b]",
+    "w": "weight gradients of it  [what i leaves of b]",
+    "s": "a rank's vocabulary pass S  [a fifth of f]",
+    "t": "a rank's vocabulary pass T  [as s]",
+    "ef": "an encoder's forward pass: a layer's, where passes are layers  [a tenth of f]",
+    "eb": "an encoder's backward pass  [twice ef]",
+    "p2p": "sending from rank to rank  [0]",
+    "collective": "a collective of the vocabulary passes  "
+    "[f/60, as on 8 A100; f/6 above 8 ranks, 11 % of a step on 32 GPUs]",
+}
+SCALING = "scaling"
+# Forms of the output layer, whose passes may be slower than 1/ranks of the whole.
+SCALED_FORMS = (*FORMS, "interlaced")
+COST_KEYS = TIMES | {
+    SCALING: "how fast s and t are beside 1/ranks of the output layer, by Table 3 of the paper: "
+    "paper, paper-4096  [1]",
+    **dict.fromkeys(SCALED_FORMS, "the same, as measured for this form: a factor such as .91"),
+}
 # The kinds of the output layer's passes.
 OUTPUT = ("S", "T", "L", "E", "G")
 
@@ -56,7 +63,7 @@ class GivenTimes:
     beside 1/p of the whole.
     """
 
-    times: dict[str, int | None]
+    times: Mapping[str, int]
     scaling: Callable[[str, int], float] = lambda *_: 1.0
 
     @property
@@ -64,17 +71,17 @@ class GivenTimes:
         """The unit in which memory is counted."""
         return MICROBATCHES
 
-    def of(self, program: Program, output: bool = False) -> Costs:
+    def price(self, program: Program, output: bool = False) -> Costs:
         """Return the costs of a program, the output layer's on the last stage if `output`."""
         ranks = len(program.ranks)
         chunks = max(Counter(program.placement).values(), default=1)
         times = self.times
-        forward = _or(times["f"], MS)
-        backward = _or(times["b"], 2 * forward)
-        inputs = _or(times["i"], backward // 2)
-        weights = _or(times["w"], max(0, backward - inputs))
-        softmax = _or(times["s"], forward // 5)
-        gradients = _or(times["t"], softmax)
+        forward = times.get("f", MS)
+        backward = times.get("b", 2 * forward)
+        inputs = times.get("i", backward // 2)
+        weights = times.get("w", max(0, backward - inputs))
+        softmax = times.get("s", forward // 5)
+        gradients = times.get("t", softmax)
         staged = {"F": forward, "B": backward, "I": inputs, "W": weights}
         # Of the whole layer on one rank a third is forward; I and W are a third each.
         whole = ranks * (softmax + gradients) if output else 0
@@ -90,22 +97,22 @@ class GivenTimes:
         cut = {"S": softmax, "T": gradients, "L": half, "E": softmax - half, "G": gradients}
         free = dict.fromkeys(("C", "IF", "IB", "GF", "GB", "O"), 0)
         free |= dict.fromkeys(("UNSHARD", "RESHARD", "REDUCE_GRAD"), 0)
-        encoder = _or(times["ef"], forward // 10)
-        guests = {"EF": encoder, "EB": _or(times["eb"], 2 * encoder)}
+        encoder = times.get("ef", forward // 10)
+        guests = {"EF": encoder, "EB": times.get("eb", 2 * encoder)}
         present = {item.kind for row in program.ranks for item in row}
         layers = {name: guests[name[:2]] for name in present if name[:3] in ("EF_", "EB_")}
         barriers = (barrier.name for barrier in program.barriers)
-        collective = _or(times["collective"], collective_ns(forward, ranks))
+        collective = times.get("collective", collective_ns(forward, ranks))
         return Costs(
             {**stages, **cut, **free, **guests, **layers},
-            p2p_ns=_or(times["p2p"], 0),
+            p2p_ns=times.get("p2p", 0),
             collective_ns=dict.fromkeys(barriers, collective),
             buffer_bytes={"activation": MICROBATCHES.size // chunks},
         )
 
 
 def collective_ns(forward: int, ranks: int) -> int:
-    """Return what a collective of the vocabulary passes takes where nobody says, by a forward.
+    """Return what a collective of the vocabulary passes takes by default, by a forward.
 
     On 8 A100 of one machine the interlaced method's two block .03 of a forward; on 32, of four,
     they take 11 % of a step, a third of a forward (vocabulary parallelism, 2025, appendix B.2).
@@ -127,13 +134,13 @@ class ProfiledCosts:
             return BYTES
         return MemoryUnit("activations", 1, "activation")
 
-    def of(self, program: Program, output: bool = False) -> Costs:  # noqa: ARG002
+    def price(self, program: Program, output: bool = False) -> Costs:  # noqa: ARG002
         """Return the costs of a program, by the first profile of the same placement of stages.
 
         What was measured holds all layers, so `output` adds nothing.
         """
-        found = next((p for p in self.profiles if p.placement == program.placement), None)
-        if found is None:
+        profile = next((p for p in self.profiles if p.placement == program.placement), None)
+        if profile is None:
             has = " ".join(map(str, program.placement))
             had = ", or ".join(" ".join(map(str, p.placement)) for p in self.profiles)
             raise ValueError(
@@ -141,96 +148,92 @@ class ProfiledCosts:
                 "give one more --costs for it"
             )
         microbatches = tuple(islice(cycle(self.holds), program.microbatches))
-        return profile_costs(found, microbatches)
+        return profile_costs(profile, microbatches)
 
 
 CostSource = GivenTimes | ProfiledCosts
 
 
 def with_costs(command: Command) -> Command:
-    """Add the options of costs to a command, as its argument `costs`."""
+    """Add --costs and --holds to a command, as its argument `costs`."""
 
     @functools.wraps(command)
-    def run(**given: Any) -> object:
-        times = {name: given.pop(name) for name, _, _ in TIMES}
-        paths, holds, scaling = (given.pop(name) for name in ("costs", "holds", "scaling"))
-        return command(costs=_cost_source(times, paths, holds, scaling), **given)
+    def run(costs: tuple[str, ...], holds: tuple[str, ...], **arguments: Any) -> object:
+        return command(costs=_read_costs(costs, holds), **arguments)
 
-    profile = (
-        click.option(
-            "--costs",
-            multiple=True,
-            type=click.Path(path_type=Path),
-            help="Cost profile (JSON) instead of times; one for each placement.",
-        ),
-        click.option(
-            "--holds",
-            multiple=True,
-            metavar="RESOURCE=AMOUNT,...",
-            help="With --costs: the resources of a microbatch; repeat, and they take turns.",
-        ),
-    )
-    scaling = click.option(
-        "--scaling",
-        metavar="paper|paper-4096|FORM=FACTOR,...",
-        help="How fast S and T are beside 1/ranks of the output layer: Table 3 of the paper, or "
-        "measured factors such as alg1=.91,alg2=.87.  [1]",
-    )
-    times = (
-        click.option(
-            f"--{name}",
-            metavar="MS",
-            callback=_nanoseconds,
-            help=f"Milliseconds for {what}.  [{default}]",
+    holds_option = click.option(
+        "--holds", multiple=True, metavar="RESOURCE=AMOUNT,...",
+        help="With a cost profile: the resources of a microbatch; repeat, and they take turns.",
+    )  # fmt: skip
+    costs_option = click.option(
+        "--costs", cls=KeyedOption, keys=COST_KEYS, multiple=True, metavar="KEY=MS,...|FILE",
+        help="Milliseconds of passes, as f=1,b=2, or a cost profile (JSON); repeat, for each "
+        "placement.",
+    )  # fmt: skip
+    return costs_option(holds_option(run))
+
+
+def _read_costs(texts: tuple[str, ...], holds: tuple[str, ...]) -> CostSource:
+    files = [text for text in texts if "=" not in text or Path(text).exists()]
+    words = [word for text in texts if text not in files for word in text.split(",") if word]
+    if files and words:
+        raise ValueError(
+            f"--costs got {files[0]} and {words[0]!r:.80}; give a profile or times, not both"
         )
-        for name, what, default in TIMES
-    )
-    return with_options((*times, scaling, *profile))(run)
-
-
-def _cost_source(
-    times: dict[str, int | None], paths: tuple[Path, ...], holds: tuple[str, ...], scaling: str
-) -> CostSource:
-    if not paths:
+    if not files:
         if holds:
             raise ValueError("--holds needs a cost profile; give --costs FILE with it")
-        return GivenTimes(times, _scaling(scaling)) if scaling else GivenTimes(times)
-    if scaling:
-        raise ValueError("got --costs and --scaling; a profile has the times of S and T")
-    if given := [name for name, time in times.items() if time is not None]:
-        raise ValueError(f"got --costs and --{given[0]}; give a profile or times, not both")
-    profiles = tuple(parse_text(path, load_profile) for path in paths)
-    return ProfiledCosts(profiles, tuple(map(_amounts, holds)) or ({},))
-
-
-def _scaling(text: str) -> Callable[[str, int], float]:
-    """Return the factor of a form and a number of ranks, by the paper's Table 3 or as written."""
-    if text in ("paper", "paper-4096"):
-        table = PAPER_SCALING[2048 if text == "paper" else 4096]
-
-        def published(form: str, ranks: int) -> float:
-            row = table[min(table, key=lambda gpus: abs(math.log(gpus / ranks)))]
-            # The others' passes are those of Algorithm 1.
-            return row.get(form, row["alg1"])
-
-        return published
-    known = (*FORMS, "interlaced")
-    factors: dict[str, float] = {}
-    for word in text.split(","):
-        form, _, number = word.partition("=")
-        try:
-            factors[form] = float(number)
-        except ValueError:
-            factors[form] = 0.0
-        if form not in known or not 0 < factors[form] <= 2:
+        return _read_times(words)
+    for file in files:
+        if not Path(file).exists():
             raise ValueError(
-                f"--scaling got {word!r:.80}; write paper, paper-4096, or FORM=FACTOR with one of "
-                f"{', '.join(known)} and a factor such as 0.91"
+                f"--costs got {file!r:.80}, which is no file; give a cost profile, or milliseconds "
+                f"such as f=1,b=2"
             )
-    return lambda form, *_: factors.get(form, 1.0)
+    profiles = tuple(parse_text(Path(file), load_profile) for file in files)
+    return ProfiledCosts(profiles, tuple(map(parse_amounts, holds)) or ({},))
 
 
-def _amounts(text: str) -> dict[str, int]:
+def _read_times(words: Sequence[str]) -> GivenTimes:
+    times, factors, published = dict[str, int](), dict[str, float](), ""
+    for word in words:
+        key, equals, text = word.partition("=")
+        if not equals or key not in COST_KEYS:
+            raise ValueError(
+                f"--costs got {word!r:.80}; write KEY=MILLISECONDS, of {', '.join(COST_KEYS)}"
+                f"{near_name(key, COST_KEYS)}"
+            )
+        if key in times or key in factors or (key == SCALING and published):
+            raise ValueError(f"--costs has {key} twice; give it once")
+        if key in TIMES:
+            times[key] = _nanoseconds(key, text)
+        elif key in SCALED_FORMS:
+            factors[key] = _factor(key, text)
+        elif text in ("paper", "paper-4096"):
+            published = text
+        else:
+            raise ValueError(f"--costs got {word!r:.80}; write scaling=paper or paper-4096")
+    if published and factors:
+        raise ValueError(f"--costs got scaling={published} and {min(factors)}=; give one of them")
+    if published:
+        return GivenTimes(times, _published_scaling(2048 if published == "paper" else 4096))
+    return GivenTimes(times, lambda form, *_: factors.get(form, 1.0))
+
+
+def _published_scaling(sequence_length: int) -> Callable[[str, int], float]:
+    """Return the factor of a form and a number of ranks, by the paper's Table 3."""
+    table = PAPER_SCALING[sequence_length]
+
+    def scaling(form: str, ranks: int) -> float:
+        row = table[min(table, key=lambda gpus: abs(math.log(gpus / ranks)))]
+        # The others' passes are those of Algorithm 1.
+        return row.get(form, row["alg1"])
+
+    return scaling
+
+
+def parse_amounts(text: str) -> dict[str, int]:
+    """Return the resources of a microbatch, of --holds."""
     amounts: dict[str, int] = {}
     for word in text.split(","):
         name, _, amount = word.partition("=")
@@ -242,21 +245,28 @@ def _amounts(text: str) -> dict[str, int]:
     return amounts
 
 
-def _nanoseconds(_: click.Context, option: click.Parameter, text: str | None) -> int | None:
+def _nanoseconds(key: str, text: str) -> int:
     """Return written milliseconds in whole nanoseconds. Raises ValueError for other text."""
-    if text is None:
-        return None
-    try:
-        value = float(text)
-    except ValueError:
-        value = math.nan
+    value = _number(text)
     if not (math.isfinite(value) and value >= 0):
-        raise ValueError(f"--{option.name} got {text!r}; give milliseconds, 0 or more, such as 1.5")
+        raise ValueError(
+            f"--costs got {key}={text!r:.80}; give milliseconds, 0 or more, such as 1.5"
+        )
     return round(value * MS)
 
 
-def _or(given: int | None, default: int) -> int:
-    return default if given is None else given
+def _factor(form: str, text: str) -> float:
+    factor = _number(text)
+    if not 0 < factor <= 2:
+        raise ValueError(f"--costs got {form}={text!r:.80}; give a factor such as 0.91")
+    return factor
+
+
+def _number(text: str) -> float:
+    try:
+        return float(text)
+    except ValueError:
+        return math.nan
 
 
 def is_step(target: str) -> bool:
@@ -286,26 +296,26 @@ def read_timelines(targets: Sequence[str], size: Size, costs: CostSource) -> lis
     }
     # What some have as passes of their own, the others have on their last stage.
     cut = any(map(output_form, programs.values()))
-    found = []
+    timelines = []
     for target in targets:
         if target in steps:
-            found.append(steps[target].timeline)
+            timelines.append(steps[target].timeline)
             continue
         program = programs[target]
         output = cut and not output_form(program) and isinstance(costs, GivenTimes)
-        timeline = simulate(program, costs.of(program, output))
-        found.append(replace(timeline, name=f"{target} + output") if output else timeline)
-    return found
+        timeline = simulate(program, costs.price(program, output))
+        timelines.append(replace(timeline, name=f"{target} + output") if output else timeline)
+    return timelines
 
 
 def read_costed(target: str, size: Size, costs: CostSource) -> Program:
     """Return the program that a target names, its pattern made for the costs where it has one."""
     program = read_program(target, size)
     name, _, _ = target.partition(":")
-    found = next((one for one in schedules() if one.name == name), None)
-    if found is None or not set(PACE) <= set(found.options):
+    registered = next((candidate for candidate in schedules() if candidate.name == name), None)
+    if registered is None or not set(PACE) <= set(registered.options):
         return program
-    table = costs.of(program).pass_ns
+    table = costs.price(program).pass_ns
     mean = {kind: round(float(np.mean(table[kind]))) for kind in ("F", "B")}
     present = {item.kind for row in program.ranks for item in row}
     output = sum(round(float(np.mean(table[kind]))) for kind in OUTPUT if kind in present)

@@ -1,36 +1,43 @@
-"""Reads what planning commands are given alike: a model, a device, its memory, a microbatch."""
+"""Reads what planning commands are given alike: a model, a device, its memory, parallel sizes."""
 
 from collections.abc import Callable, Sequence
 from typing import Any
 
 import click
 
-from ...sched.shapes import DEFAULT_DEVICE, DEVICES, Device, Model
+from ...balancer.near_names import near_name
+from ...sched.shapes import DEFAULT_DEVICE, DEVICES, Device
+from ..console.commands import KeyedOption
 
 Option = Callable[[Any], Any]
+PARALLEL = {
+    "tp": "tensor parallelism",
+    "pp": "pipeline ranks",
+    "dp": "data-parallel replicas",
+    "cp": "context parallelism",
+    "vpp": "stages of a pipeline rank",
+    "microbatches": "microbatches of a replica in a step",
+    "sp": "0: without sequence parallelism",
+    "overlap": "1: transfers run beside passes",
+    "stages": "layers of each stage: 22/23/24/24",
+}
+model_option: Option = click.option(
+    "--model", metavar="NAME|FILE|ENCODER+LANGUAGE",
+    help="A config.json of Hugging Face, a paper's model, encoders + language model; of a part of "
+    "a plan, measured layers or modules (JSON).",
+)  # fmt: skip
+device_option: Option = click.option(
+    "--device", default=DEFAULT_DEVICE, show_default=True, metavar=f"{'|'.join(DEVICES)}|FILE",
+    help="The GPU: peaks, links and memory.",
+)  # fmt: skip
 
 
-def model_option(*names: str) -> Option:
-    """Return --model, a paper's name, a config.json, or several with + between them."""
+def parallel_option(about: str, *names: str) -> Option:
+    """Return --parallel, the sizes of parallelism of some names."""
     return click.option(
-        *names, "--model", "model", metavar="NAME|CONFIG|ENCODER+LANGUAGE",
-        help="A config.json of Hugging Face, a paper's model, or encoders + language model.",
+        "--parallel", cls=KeyedOption, keys={name: PARALLEL[name] for name in names}, default="",
+        metavar="NAME=NUMBER,...", help=about,
     )  # fmt: skip
-
-
-def device_option() -> Option:
-    """Return --device."""
-    names = "|".join(DEVICES)
-    return click.option(
-        "--device", default=DEFAULT_DEVICE, show_default=True, metavar=f"{names}|FILE",
-        help="The GPU: peaks, links and memory.",
-    )  # fmt: skip
-
-
-def amounts_of(model: Model, tiles: int | None, tokens: int | None) -> dict[str, int]:
-    """Return a microbatch of a model: the usual one, or these tiles and one sequence of tokens."""
-    pairs = None if tokens is None else tokens**2
-    return model.amounts(tiles=tiles, tokens=tokens, token_pairs=pairs)
 
 
 def memory_limit(memory_gb: float | None, device: Device) -> int:
@@ -42,27 +49,29 @@ def memory_limit(memory_gb: float | None, device: Device) -> int:
     return int(memory_gb * 10**9)
 
 
-def parse_layout(text: str, names: Sequence[str]) -> dict[str, tuple[int, ...]]:
+def parse_parallel(text: str, names: Sequence[str]) -> dict[str, tuple[int, ...]]:
     """Return numbers by name, of NAME=NUMBER,...; several are written with strokes between them.
 
-    >>> parse_layout("tp=2,stages=22/23", ("tp", "stages"))
+    >>> parse_parallel("tp=2,stages=22/23", ("tp", "stages"))
     {'tp': (2,), 'stages': (22, 23)}
     """
-    found = {}
+    sizes: dict[str, tuple[int, ...]] = {}
     for word in filter(None, text.split(",")):
         name, _, numbers = word.partition("=")
-        values = numbers.split("/")
-        if name not in names or not all(one.isdecimal() and len(one) < 10 for one in values):
+        digits = numbers.split("/")
+        if name not in names or not all(part.isdecimal() and len(part) < 10 for part in digits):
             raise ValueError(
-                f"--layout got {word!r:.80}; write NAME=NUMBER with one of {', '.join(names)}, "
-                "such as tp=2; several numbers as 2/4"
+                f"--parallel got {word!r:.80}; write NAME=NUMBER with one of {', '.join(names)}, "
+                f"such as tp=2; several numbers as 2/4{near_name(name, names)}"
             )
-        found[name] = tuple(map(int, values))
-    return found
+        if name in sizes:
+            raise ValueError(f"--parallel has {name} twice; give it once")
+        sizes[name] = tuple(map(int, digits))
+    return sizes
 
 
 def single(name: str, values: Sequence[int]) -> int:
-    """Return the one number of a name in --layout. Raises ValueError for several."""
+    """Return the one number of a name in --parallel. Raises ValueError for several."""
     if len(values) > 1:
-        raise ValueError(f"--layout has {len(values)} numbers for {name}; give one")
+        raise ValueError(f"--parallel has {len(values)} numbers for {name}; give one")
     return values[0]

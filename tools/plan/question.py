@@ -8,24 +8,26 @@ from typing import Any, NamedTuple
 from rich.table import Table
 
 from ...sched.shapes import Device, Model, read_device, read_model
-from ..inputs.models import memory_limit, parse_layout
+from ..inputs.files import first_row
+from ..inputs.models import PARALLEL, memory_limit, parse_parallel
 
 Json = dict[str, Any]
 PARTS = ("partition", "recompute", "orchestrate")
-_MODEL = ("model", "frozen", "data", "batch", "layout")
+_MODEL = ("model", "frozen", "data", "samples_per_step", "parallel")
 # The options that each part reads; None: the whole job. All read the device and the seed.
 _READS: Mapping[str | None, tuple[str, ...]] = {
     None: (*_MODEL, "gpus", "memory_gb"),
-    "partition": (*_MODEL, "costs", "measured", "framework", "whole_encoder"),
-    "recompute": (*_MODEL, "costs", "measured", "memory_gb"),
-    "orchestrate": ("model", "frozen", "data", "batch", "costs", "gpus", "memory_gb"),
+    "partition": (*_MODEL, "measured", "framework", "whole_encoder"),
+    "recompute": (*_MODEL, "measured", "memory_gb"),
+    "orchestrate": ("model", "frozen", "data", "samples_per_step", "gpus", "memory_gb"),
 }
-_CHAIN = ("tp", "pp", "dp", "cp", "vpp", "microbatches", "sp", "overlap")
 _SIZES: Mapping[str | None, tuple[str, ...]] = {
     None: ("tp", "cp"),
-    "partition": _CHAIN,
-    "recompute": (*_CHAIN, "stages"),
+    "partition": tuple(name for name in PARALLEL if name != "stages"),
+    "recompute": tuple(PARALLEL),
 }
+# What a file of measured costs in place of a model has, and the parts that are planned with it.
+_MEASURED = {"layers": "partition or recompute", "modules": "orchestrate"}
 
 
 class PlanAnswer(NamedTuple):
@@ -46,10 +48,9 @@ class PlanQuestion:
     gpus: int | None
     device: str
     data: str | None
-    batch: int | None
-    layout: str
+    samples_per_step: int | None
+    parallel: str
     frozen: tuple[str, ...]
-    costs: Path | None
     measured: Path | None
     framework: str | None
     whole_encoder: bool
@@ -70,8 +71,8 @@ class PlanQuestion:
             raise ValueError(f"give {' and '.join(missing)}")
 
     def sizes(self) -> dict[str, tuple[int, ...]]:
-        """Return the numbers of --layout by name. Raises ValueError for names not of this part."""
-        return parse_layout(self.layout, _SIZES[self.only])
+        """Return the numbers of --parallel by name; ValueError for names not of this part."""
+        return parse_parallel(self.parallel, _SIZES[self.only])
 
     @property
     def gpu(self) -> Device:
@@ -81,10 +82,18 @@ class PlanQuestion:
     def read_model(self) -> Model:
         """Return the model, frozen as asked. Raises ValueError where it has no such part."""
         self.need("model")
-        found = read_model(str(self.model))
-        if unknown := set(self.frozen) - {part.kind for part in found.parts}:
-            raise ValueError(f"cannot freeze {min(unknown)!r}: {found.name} has none")
-        return found.freeze(*(part.name for part in found.parts if part.kind in self.frozen))
+        for kind, parts in _MEASURED.items():
+            if self.has_measured(kind):
+                raise ValueError(f"--model {self.model} has measured {kind}: give --only {parts}")
+        model = read_model(str(self.model))
+        if unknown := set(self.frozen) - {part.kind for part in model.parts}:
+            raise ValueError(f"cannot freeze {min(unknown)!r}: {model.name} has none")
+        return model.freeze(*(part.name for part in model.parts if part.kind in self.frozen))
+
+    def has_measured(self, kind: str) -> bool:
+        """Return whether --model is a file of measured "layers" or "modules", not of shapes."""
+        path = Path(self.model or "")
+        return path.is_file() and isinstance((first_row(path) or {}).get(kind), list)
 
     def limit_bytes(self) -> int:
         """Return the bytes of a GPU that may be used."""

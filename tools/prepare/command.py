@@ -1,7 +1,6 @@
 """The command `counterpoise prepare`: writes tar shards, or indexes and costs for data as it is."""
 
 import errno
-import os
 import time
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
@@ -32,13 +31,13 @@ from ..analyze.scan.sources import (
     make_transform,
     open_dataset,
 )
+from ..console.commands import COUNT, FILE, Command, json_option
 from ..console.reporting import emit, live_progress
-from ..inputs.programs import with_options
-from ..runners import Runner, on_cores, on_ray
+from ..runners import Runner, runner_options
 from .log import PreparationLog, open_log
 from .shards import (
-    Given,
     ShardTask,
+    SourceOptions,
     check_source,
     open_source,
     plan_shards,
@@ -48,56 +47,54 @@ from .shards import (
 
 FORMAT = 1
 LETTERS = "dead-letters.jsonl"
-COUNT = click.IntRange(min=1)
 MB = 10**6
-_OPTIONS = (
-    click.option(
-        "--out", type=click.Path(path_type=Path), metavar="DIR",
-        help="Folder for the shards: a new one, or that of a run that did not end.",
-    ),
-    click.option(
-        "--index-only", is_flag=True,
-        help="Write no shards: keep index and costs, by --transform, of data as they are.",
-    ),
-    click.option(
-        "--samples-per-shard", type=COUNT, help="Samples in a shard.  [default: by --shard-size]"
-    ),
-    click.option(
-        "--shard-size", default=512.0, show_default=True, metavar="MB",
-        type=click.FloatRange(min=0, min_open=True), help="About the size of a shard.",
-    ),
-    click.option("--workers", type=COUNT, help="Number of processes.  [default: all cores]"),
-    click.option(
-        "--ray", "ray_address", default="", metavar="ADDRESS", help="Run on a Ray cluster instead."
-    ),
-    click.option(
-        "--transform", default="", metavar="MODULE:NAME",
-        help="Your transform, as in training: keeps what its probe() says that samples cost.",
-    ),
-    click.option(
-        "--verify", default=64, show_default=True, type=click.IntRange(min=0),
-        help="Number of samples to read back and compare with the source.",
-    ),
-    click.option(
-        "--on-error", default="raise", show_default=True, type=click.Choice(("raise", "skip")),
-        help="skip: leave out samples that cannot be used, and say which in the dead-letter file.",
-    ),
-    click.option(
-        "--dead-letter", type=click.Path(path_type=Path), metavar="FILE",
-        help=f"File for samples that were left out.  [default: {LETTERS} in the folder]",
-    ),
-    click.option(
-        "--cache", default="", metavar="FOLDER",
-        help="Folder for indexes and costs.  [default: beside the shards]",
-    ),
-    click.option("--json", "as_json", is_flag=True, help="Print the report as one JSON object."),
+
+
+@click.command(
+    "prepare", cls=Command,
+    usual=("--out", "--index-only", "--transform", "--samples-per-shard", "--shard-size"),
 )  # fmt: skip
-
-
-@click.command("prepare")
 @click.argument("source", metavar="SOURCE")
-@with_options(_OPTIONS)
-def command(source: str, out: Path | None, as_json: bool, **given: Any) -> None:
+@click.option(
+    "--out", type=FILE, metavar="DIR",
+    help="Folder for the shards: a new one, or that of a run that did not end.",
+)  # fmt: skip
+@click.option(
+    "--index-only", is_flag=True,
+    help="Write no shards: keep index and costs, by --transform, of data as they are.",
+)  # fmt: skip
+@click.option(
+    "--samples-per-shard", type=COUNT, help="Samples in a shard.  [default: by --shard-size]"
+)
+@click.option(
+    "--shard-size", default=512.0, show_default=True, metavar="MB",
+    type=click.FloatRange(min=0, min_open=True), help="About the size of a shard.",
+)  # fmt: skip
+@runner_options
+@click.option(
+    "--transform", default="", metavar="MODULE:NAME",
+    help="Your transform, as in training: keeps what its probe() says that samples cost.",
+)  # fmt: skip
+@click.option(
+    "--verify", default=64, show_default=True, type=click.IntRange(min=0),
+    help="Number of samples to read back and compare with the source.",
+)  # fmt: skip
+@click.option(
+    "--on-error", default="raise", show_default=True, type=click.Choice(("raise", "skip")),
+    help="skip: leave out samples that cannot be used, and say which in the dead-letter file.",
+)  # fmt: skip
+@click.option(
+    "--dead-letter", type=FILE, metavar="FILE",
+    help=f"File for samples that were left out.  [default: {LETTERS} in the folder]",
+)  # fmt: skip
+@click.option(
+    "--cache", default="", metavar="FOLDER",
+    help="Folder for indexes and costs.  [default: beside the shards]",
+)  # fmt: skip
+@json_option
+def command(
+    source: str, out: Path | None, run: Runner, as_json: bool, **options: Any
+) -> None:  # fmt: skip
     """Write tar shards with their index and costs from any source, or only index and costs.
 
     SOURCE is a file of samples (a tar shard, JSONL, JSON, ...), a folder, a glob or brace pattern
@@ -110,38 +107,36 @@ def command(source: str, out: Path | None, as_json: bool, **given: Any) -> None:
       counterpoise prepare shards/ --index-only --transform my_data:transform
     """  # noqa: D301
     began = time.perf_counter()
-    transform = given["transform"]
-    if (out is None) != given["index_only"] or (out is None and not transform):
+    transform = options["transform"]
+    if (out is None) != options["index_only"] or (out is None and not transform):
         raise ValueError("give either --out DIR, for shards, or --index-only and --transform")
     if transform:
         _check_transform(transform)
-    cores = given["workers"] or len(os.sched_getaffinity(0))
-    run = on_ray(given["ray_address"]) if given["ray_address"] else on_cores(cores)
     report: dict[str, Any] = {"source": source}
     with live_progress() as progress:
         if out is not None:
-            report |= _write(source, out, run, progress, given)
+            report |= _write(source, out, run, progress, options)
             report["out"] = source = str(out)
         if out is None or transform:
-            report |= _keep(source, run, progress, given)
+            report |= _keep_costs(source, run, progress, options)
     report["seconds"] = time.perf_counter() - began
     emit(report, as_json, _table(report))
 
 
 def _write(
-    source: str, out: Path, run: Runner, progress: Progress, given: Mapping[str, Any]
+    source: str, out: Path, run: Runner, progress: Progress, options: Mapping[str, Any]
 ) -> dict[str, Any]:
     """Write what is missing of the shards, and compare some samples; return the report."""
     if SCHEME.match(str(out).replace(":/", "://", 1)):
         raise ValueError(f"--out {out}: give a local folder, and upload it as it is")
-    opened = open_source(source, given["cache"])
+    opened = open_source(source, options["cache"])
     if isinstance(unwrap_dataset(opened), Mixture):
         raise ValueError(f"{source} is a mixture, which is an order: prepare its sources")
     planning = progress.add_task("plan", total=None, live="")
-    shared = Given(source, given["on_error"] == "skip", given["cache"])
+    shared = SourceOptions(source, options["on_error"] == "skip", options["cache"])
     out = out.absolute()
     with open_log(out) as log:
-        starts = _planned(log, source, opened, given)
+        starts = _plan_starts(log, source, opened, options)
         progress.update(planning, total=1, completed=1)
         ends = [*starts[1:], len(opened)]
         tasks = [
@@ -164,11 +159,11 @@ def _write(
                 ) from None
             raise
         finally:
-            left_out = dict(each for shard in log.finished.values() for each in shard.skipped)
+            left_out = dict(letter for shard in log.finished.values() for letter in shard.skipped)
             letters = [left_out[index] for index in sorted(left_out)]
-            _write_letters(given["dead_letter"] or out / LETTERS, letters)
-        written = TarDataset(out, cache=given["cache"] or None)
-        verified = verify_shards(written, opened, tasks, left_out.keys(), given["verify"])
+            _write_letters(options["dead_letter"] or out / LETTERS, letters)
+        written = TarDataset(out, cache=options["cache"] or None)
+        verified = verify_shards(written, opened, tasks, left_out.keys(), options["verify"])
         log.end()
         return {
             "shards": len(tasks),
@@ -179,9 +174,11 @@ def _write(
         }
 
 
-def _planned(log: PreparationLog, text: str, source: Source, given: Mapping[str, Any]) -> list[int]:
+def _plan_starts(
+    log: PreparationLog, text: str, source: Source, options: Mapping[str, Any]
+) -> list[int]:
     """Return the shards' first samples: as the log has them, or planned and written there."""
-    samples, size = given["samples_per_shard"], int(given["shard_size"] * MB)
+    samples, size = options["samples_per_shard"], int(options["shard_size"] * MB)
     about: dict[str, Any] = {
         "prepare": FORMAT,
         "data": KnownData(unwrap_dataset(source), len(source), source.key)
@@ -200,8 +197,8 @@ def _planned(log: PreparationLog, text: str, source: Source, given: Mapping[str,
         check_source(source)
         starts = plan_shards(source, samples, size)
         log.begin({**about, "source": text, "starts": starts})
-    found: list[int] = log.about["starts"]
-    return found
+    first_samples: list[int] = log.about["starts"]
+    return first_samples
 
 
 def _is_whole(log: PreparationLog, task: ShardTask) -> bool:
@@ -216,33 +213,38 @@ def _write_letters(path: Path, letters: Sequence[SkippedSample]) -> None:
         raise OSError(f"{path} cannot be written; give another file with --dead-letter")
 
 
-def _keep(source: str, run: Runner, progress: Progress, given: Mapping[str, Any]) -> dict[str, Any]:
+def _keep_costs(
+    source: str, run: Runner, progress: Progress, options: Mapping[str, Any]
+) -> dict[str, Any]:
     """Make index and costs, where they are not kept yet; return the report."""
-    options = ScanOptions(transform_path=given["transform"], cache=given["cache"])
-    found = find_tasks((source,))
-    if is_import_path(source) or any(task.kind == "table" for task in found):
+    scan = ScanOptions(transform_path=options["transform"], cache=options["cache"])
+    source_tasks = find_tasks((source,))
+    if is_import_path(source) or any(task.kind == "table" for task in source_tasks):
         raise ValueError(
             f"{source}: no costs are kept of tables and of data sets in Python; name the files of "
             "samples, prepare --out shards, or let `counterpoise analyze` make a table of costs"
         )
-    tasks = whole_pieces(found, options)
+    tasks = whole_pieces(source_tasks, scan)
     bar = progress.add_task("costs", total=len(tasks), live="")
     samples, failures = 0, list[Failure]()
-    for number, rows in run(measure_task, tasks, options):
+    for number, rows in run(measure_task, tasks, scan):
         progress.advance(bar)
         if len(rows) and not samples:
-            _check_kept(tasks[number], options)
+            _check_kept(tasks[number], scan)
         samples += len(rows)
         failures += rows.failures
-    if failures and given["on_error"] == "raise":
+    if failures and options["on_error"] == "raise":
         first, count = failures[0], len(failures)
         raise ValueError(
             f"{count} of {samples + count} samples have no cost; the first is {first.key} of "
             f"{first.source}: {first.reason}. The others are kept; --on-error skip is content then"
         )
-    if given["dead_letter"] is not None:
-        letters = [SkippedSample(each.key, each.reason, "data", each.source) for each in failures]
-        _write_letters(given["dead_letter"], letters)
+    if options["dead_letter"] is not None:
+        letters = [
+            SkippedSample(failure.key, failure.reason, "data", failure.source)
+            for failure in failures
+        ]
+        _write_letters(options["dead_letter"], letters)
     return {"costs_kept": samples, "without_cost": len(failures)}
 
 
@@ -258,7 +260,7 @@ def _check_kept(task: ScanTask, options: ScanOptions) -> None:
 
 
 def _check_transform(path: str) -> None:
-    """Raise ValueError for a transform whose costs nobody can keep."""
+    """Raise ValueError for a transform whose costs cannot be kept."""
     transform = make_transform(ScanOptions(transform_path=path))
     missing = [name for name in ("probe", "fingerprint") if not hasattr(transform, name)]
     if missing:

@@ -11,6 +11,7 @@ from ...sched.checking import marked_grid
 from ...sched.ir.torch_csv import write_csv
 from ...sched.render.text import render_text
 from ...sched.simulation.measured import MeasuredStep, dump_step
+from ..console.commands import FILE, CommandGroup, json_option
 from ..console.reporting import emit
 from ..inputs.cost_options import CostSource, read_costed, read_timelines, with_costs
 from ..inputs.programs import Size, read_program, with_size
@@ -18,11 +19,11 @@ from .compare import compare_command, draw, list_table, picture, rank_table, tim
 from .fill import command as fill_command
 
 FORMATS = ("csv", "svg", "trace", "text", "timeline", "times")
+USUAL = ("--ranks", "--microbatches", "--costs")
 SUFFIXES = {".csv": "csv", ".svg": "svg", ".json": "trace", ".txt": "text"}
-as_json = click.option("--json", "as_json", is_flag=True, help="Print one JSON object instead.")
 
 
-@click.group(name="schedule")
+@click.group(name="schedule", cls=CommandGroup)
 def command() -> None:
     """Show, check, simulate and compare pipeline schedules.
 
@@ -39,20 +40,21 @@ command.add_command(compare_command)
 
 
 @command.command("list")
-@as_json
+@json_option
 def list_(as_json: bool) -> None:
     """List the registered schedules and their options.
 
     Example: counterpoise schedule list
     """
-    found = schedules()
+    registered = schedules()
     report = {
-        one.name: {"description": one.description, "options": list(one.options)} for one in found
+        schedule.name: {"description": schedule.description, "options": list(schedule.options)}
+        for schedule in registered
     }
-    emit({"schedules": report}, as_json, list_table(found))
+    emit({"schedules": report}, as_json, list_table(registered))
 
 
-@command.command()
+@command.command(usual=USUAL)
 @click.argument("target")
 @click.option("--passes", is_flag=True, help="Print the passes in order, not to scale.")
 @with_size
@@ -60,7 +62,7 @@ def list_(as_json: bool) -> None:
 def show(target: str, passes: bool, size: Size, costs: CostSource) -> None:
     """Print the timeline of a program or a measured step to scale, or with --passes its grid.
 
-    Example: counterpoise schedule show zb-h1 --stages 4 --microbatches 8
+    Example: counterpoise schedule show zb-h1 --ranks 4 --microbatches 8
     """
     if passes:
         click.echo(format_program(read_costed(target, size, costs)))
@@ -75,52 +77,50 @@ def show(target: str, passes: bool, size: Size, costs: CostSource) -> None:
 @click.argument("target")
 @click.option("--limit", type=int, help="The most live activations that a rank may hold.")
 @with_size
-@as_json
+@json_option
 def check(target: str, limit: int | None, size: Size, as_json: bool) -> int:
     """Prove that a program is complete, ordered and free of deadlock; exit with status 1 if not.
 
     Example: counterpoise schedule check program.csv --limit 8
     """
     program = read_program(target, size)
-    found = problems(program, limit=limit)
+    faults = problems(program, limit=limit)
     report = {
         "name": program.name,
-        "sound": not found,
+        "sound": not faults,
         "passes": program.passes,
-        "problems": [one.message for one in found],
+        "problems": [fault.message for fault in faults],
     }
     if as_json:
         emit(report, as_json)
-    elif found:
-        for one in found:
-            click.echo(f"{program.name}: {one.message}")
-        click.echo(marked_grid(program, found[0].culprits))
+    elif faults:
+        for fault in faults:
+            click.echo(f"{program.name}: {fault.message}")
+        click.echo(marked_grid(program, faults[0].culprits))
     else:
         click.echo(f"{program.name}: sound; {program.passes} passes on {len(program.ranks)} ranks")
-    return 1 if found else 0
+    return 1 if faults else 0
 
 
-@command.command("simulate")
+@command.command("simulate", usual=(*USUAL, "--json"))
 @click.argument("target")
 @with_size
 @with_costs
-@as_json
+@json_option
 def simulate_(target: str, size: Size, costs: CostSource, as_json: bool) -> None:
     """Simulate a program: print its makespan, each rank's bubbles by cause, and peak memory.
 
-    Example: counterpoise schedule simulate 1f1b --stages 8 --microbatches 64 --p2p 0.1
+    Example: counterpoise schedule simulate 1f1b --ranks 8 --microbatches 64 --costs p2p=0.1
     """
     program = read_costed(target, size, costs)
-    timeline = simulate(program, costs.of(program))
+    timeline = simulate(program, costs.price(program))
     emit(timeline_report(timeline, costs.unit), as_json, rank_table(timeline, costs.unit))
 
 
-@command.command()
+@command.command(usual=("--out", *USUAL))
 @click.argument("target")
 @click.option("--format", "form", type=click.Choice(FORMATS), help="Default: by --out's suffix.")
-@click.option(
-    "--out", type=click.Path(path_type=Path), help="Output file; default: standard output."
-)
+@click.option("--out", type=FILE, help="Output file; default: standard output.")
 @with_size
 @with_costs
 def export(target: str, form: str | None, out: Path | None, size: Size, costs: CostSource) -> None:
@@ -139,7 +139,7 @@ def export(target: str, form: str | None, out: Path | None, size: Size, costs: C
     if chosen == "csv":
         text = write_csv(read_program(target, size))
     else:
-        text = _exported(read_costed(target, size, costs), chosen, costs)
+        text = _render_export(read_costed(target, size, costs), chosen, costs)
     if out is None:
         sys.stdout.write(text)
     else:
@@ -147,10 +147,10 @@ def export(target: str, form: str | None, out: Path | None, size: Size, costs: C
         click.echo(f"wrote {out}", err=True)
 
 
-def _exported(program: Program, form: str, costs: CostSource) -> str:
+def _render_export(program: Program, form: str, costs: CostSource) -> str:
     if form == "text":
         return format_program(program) + "\n"
-    timeline, unit = simulate(program, costs.of(program)), costs.unit
+    timeline, unit = simulate(program, costs.price(program)), costs.unit
     if form == "times":
         return dump_step(MeasuredStep(timeline)) + "\n"
     suffix = {"svg": ".svg", "trace": ".json"}.get(form, "")

@@ -23,67 +23,63 @@ from ...sched.bubble_filling.setup import FillSetup, Splitting, dump_setup, load
 from ...sched.bubble_filling.timeline import bubble_causes, fill_timeline
 from ...sched.ir.program import format_program
 from ...sched.render.summary import format_memory
-from ...sched.shapes import Device, ParallelLayout, Recompute, read_device, read_model
+from ...sched.shapes import Amounts, Model, ParallelLayout, read_device, read_model
 from ...sched.simulation.cost_profile import load_profile
+from ..console.commands import COUNT, FILE, Command, json_option
 from ..console.reporting import emit, make_table, progress_console
+from ..inputs.cost_options import parse_amounts
 from ..inputs.files import parse_text
 from ..inputs.models import (
-    amounts_of,
     device_option,
     memory_limit,
     model_option,
-    parse_layout,
+    parallel_option,
+    parse_parallel,
     single,
 )
 from ..inputs.programs import check_sizes
 from .compare import draw
 
-COUNT = click.IntRange(min=1)
-_FILE = click.Path(path_type=Path)
+PARALLEL_SIZES = ("tp", "pp", "dp", "vpp", "microbatches")
 # Plans that are printed.
 SHOWN = 8
 # Optimus' copies of encoders took "less than 12 %" of memory in addition (section 4.5).
 MOST_COPIES = 0.12
 
 
-@click.command("fill")
+@click.command(
+    "fill", cls=Command, usual=("--case", "--model", "--device", "--parallel", "--out", "--json")
+)
 @click.option("--case", type=click.Choice(list(CASES)), help="A job of the paper.  [3072]")
-@click.option("--profile", type=_FILE, help="A measured job (JSON) instead.")
-@model_option()
-@device_option()
+@click.option("--profile", type=FILE, help="A measured job (JSON) instead.")
+@model_option
+@device_option
+@parallel_option(
+    "With --model tp=8,pp=4,dp=4,vpp=1,microbatches=32; else microbatches alone.",
+    *PARALLEL_SIZES,
+)
 @click.option(
-    "--layout", default="", metavar="NAME=NUMBER,...",
-    help="With --model tp=8,pp=4,dp=4,vpp=1,microbatches=32; else microbatches alone.",
+    "--holds", default="", metavar="RESOURCE=AMOUNT,...",
+    help="With --model: what a microbatch holds, such as tokens=8192.  [the model's]",
 )  # fmt: skip
-@click.option("--tiles", type=COUNT, help="With --model: of a microbatch.  [the model's]")
-@click.option("--tokens", type=COUNT, help="With --model: of a microbatch.  [the model's]")
-@click.option("--recompute", is_flag=True, help="With --model: all layers of it.")
-@click.option("--memory-gb", type=float, help="GB of a GPU.  [92 % of it; of a case, 80]")
-@click.option("--contention", type=_FILE, help="Its table in a cost profile (JSON).")
+@click.option("--contention", type=FILE, help="Its table in a cost profile (JSON).")
 @click.option(
-    "--tp-chunks",
-    default=1,
-    show_default=True,
-    type=COUNT,
+    "--tp-chunks", default=1, show_default=True, type=COUNT,
     help="Chunks in which a case's tensor-parallel collectives run beside their products.",
-)
+)  # fmt: skip
 @click.option("--pp-enc", type=COUNT, help="Only encoder pipelines of this number of ranks.")
-@click.option(
-    "--tp-enc", type=COUNT, help="Only encoders over this number of tensor-parallel GPUs."
-)
+@click.option("--tp-enc", type=COUNT, help="Only encoders over this number of TP ranks.")
 @click.option("--whole", is_flag=True, help="Keep kernels whole.")
-@click.option("--frozen", is_flag=True, help="Do not train the encoders: no backward.")
 @click.option(
     "--executable", is_flag=True, help="Only whole layers between passes, as the runtime runs any."
 )
-@click.option("--out", type=_FILE, help=".svg, .json (trace) or .txt.")
+@click.option("--out", type=FILE, help=".svg, .json (trace) or .txt.")
 @click.option("--dump-profile", is_flag=True, help="Print the job as JSON, to edit, and stop.")
-@click.option("--json", "as_json", is_flag=True, help="Print one JSON object instead.")
+@json_option
 def command(
-    case: str | None, profile: Path | None, model: str | None, device: str, layout: str,
-    tiles: int | None, tokens: int | None, recompute: bool, memory_gb: float | None,
-    contention: Path | None, tp_chunks: int, pp_enc: int | None, tp_enc: int | None, whole: bool,
-    frozen: bool, executable: bool, out: Path | None, dump_profile: bool, as_json: bool,
+    case: str | None, profile: Path | None, model: str | None, device: str, parallel: str,
+    holds: str, contention: Path | None, tp_chunks: int, pp_enc: int | None, tp_enc: int | None,
+    whole: bool, executable: bool, out: Path | None, dump_profile: bool, as_json: bool,
 ) -> None:  # fmt: skip
     """Fill a language model's bubbles with its encoders' kernels, and choose the encoders' plan.
 
@@ -95,86 +91,79 @@ def command(
     """
     if profile and tp_chunks != 1:
         raise ValueError("--tp-chunks is for a case; a profile has what its collectives took")
-    if len([one for one in (case, profile, model) if one]) > 1:
+    if len([source for source in (case, profile, model) if source]) > 1:
         raise ValueError("give one of --case, --profile and --model")
-    found_device = read_device(device) if model else SET_R_DEVICE
-    names = ("tp", "pp", "dp", "vpp") if model else ()
+    if holds and not model:
+        raise ValueError("--holds is for --model; a case and a profile have their kernels' times")
+    gpu = read_device(device) if model else SET_R_DEVICE
+    names = PARALLEL_SIZES if model else ("microbatches",)
     sizes: dict[str, Any] = {
-        name: single(name, numbers)
-        for name, numbers in parse_layout(layout, (*names, "microbatches")).items()
+        name: single(name, numbers) for name, numbers in parse_parallel(parallel, names).items()
     }
     if profile:
         setup = replace(parse_text(profile, load_setup), **sizes)
     elif model:
-        again: Recompute = "all" if recompute else "none"
-        cut = ParallelLayout(**{"microbatches": 32, **sizes}, recompute=again)
-        read = read_model(model)
-        setup = model_setup(read, found_device, cut, amounts_of(read, tiles, tokens), tp_chunks)
+        shape, layout = read_model(model), ParallelLayout(**{"microbatches": 32, **sizes})
+        setup = model_setup(shape, gpu, layout, _microbatch(shape, holds), tp_chunks)
+        setup = replace(setup, memory_bytes=memory_limit(None, gpu))
     else:
         setup = replace(case_setup(case or "3072", chunks=tp_chunks), **sizes)
-    if memory_gb is not None or model:
-        setup = replace(setup, memory_bytes=memory_limit(memory_gb, found_device))
-    setup = _changed(setup, contention, frozen, found_device)
+    if contention is not None:
+        setup = replace(setup, contention=parse_text(contention, load_profile).contention)
+    check_sizes(stages=setup.stages, microbatches=setup.microbatches, chunks=setup.chunks)
+    setup = with_encoder_collectives(setup, gpu)
     if dump_profile:
         click.echo(dump_setup(setup))
         return
-    wanted, how = _wanted(setup, pp_enc, tp_enc), (None,) if whole else (None, *fitting(setup))
+    candidates = _candidates(setup, pp_enc, tp_enc)
+    splittings = (None,) if whole else (None, *fitting(setup))
     most = math.inf if pp_enc and tp_enc else MOST_COPIES
-    found = _scan(setup, wanted, how, most, executable)
-    best = found.best
+    plans_tried = _scan(setup, candidates, splittings, most, executable)
+    best = plans_tried.best
     if out is not None:
         out.write_text(_picture(best, out), "utf-8")
         progress_console.print(f"wrote {out}")
-    report = {**scan_report(found), "contention": asdict(setup.contention)}
+    report = {**scan_report(plans_tried), "contention": asdict(setup.contention)}
     lines = [*summary(best), best.filled.note]
     lines.append(f"Contention of encoders' kernels: {setup.contention}.")
     if executable:
         # Filling kernels inside passes too hides more.
-        finer = _scan(setup, wanted, how, most, False).best
+        finer = _scan(setup, candidates, splittings, most, False).best
         report["kernel_level"] = chosen_report(finer)
         lines.append(
             f"Kernels inside passes, for which a model's modules offer points, would hide "
             f"{finer.filled.efficiency:.1%} instead of {best.filled.efficiency:.1%} (simulated)."
         )
-    emit(report, as_json, bubble_table(best), plan_table(found))
+    emit(report, as_json, bubble_table(best), plan_table(plans_tried))
     for line in filter(None, () if as_json else lines):
         click.echo(line)
 
 
-def _changed(setup: FillSetup, contention: Path | None, frozen: bool, device: Device) -> FillSetup:
-    """Return the job with measured contention, frozen encoders, and its encoders' collectives."""
-    if contention is not None:
-        measured = parse_text(contention, load_profile).contention
-        setup = replace(setup, contention=measured)
-    check_sizes(stages=setup.stages, microbatches=setup.microbatches, chunks=setup.chunks)
-    if frozen:
-        encoders = {
-            width: tuple(replace(stack, trainable=False) for stack in row)
-            for width, row in setup.encoders.items()
-        }
-        setup = replace(setup, encoders=encoders)
-    return with_encoder_collectives(setup, device)
+def _microbatch(model: Model, holds: str) -> Amounts:
+    """Return a model's usual microbatch with what --holds has; tokens are one sequence."""
+    amounts: dict[str, int | None] = {**parse_amounts(holds)} if holds else {}
+    usual = dict(model.usual)
+    if unknown := amounts.keys() - usual:
+        raise ValueError(
+            f"--holds got {min(unknown)!r:.80}; a microbatch of {model.name} has {', '.join(usual)}"
+        )
+    if tokens := amounts.get("tokens"):
+        amounts["token_pairs"] = tokens**2
+    return model.amounts(**amounts)
 
 
 def _scan(
-    setup: FillSetup,
-    wanted: Sequence[EncoderPlan],
-    splittings: Sequence[Splitting | None],
-    most_copies: float,
-    executable: bool,
-) -> PlanScan:
+    setup: FillSetup, candidates: Sequence[EncoderPlan], splittings: Sequence[Splitting | None],
+    most_copies: float, executable: bool,
+) -> PlanScan:  # fmt: skip
     """Fill the plans asked for; whole layers are not split."""
     return scan(
-        setup,
-        candidates=wanted,
-        splittings=(None,) if executable else splittings,
-        prune=not executable,
-        most_copies=most_copies,
-        executable=executable,
-    )
+        setup, candidates=candidates, splittings=(None,) if executable else splittings,
+        prune=not executable, most_copies=most_copies, executable=executable,
+    )  # fmt: skip
 
 
-def _wanted(setup: FillSetup, stages: int | None, tensor: int | None) -> Sequence[EncoderPlan]:
+def _candidates(setup: FillSetup, stages: int | None, tensor: int | None) -> Sequence[EncoderPlan]:
     """Return the plans asked for; one that does not divide is kept, to be rejected later."""
     # A plan that was named in full is tried, even if `plans` would not propose it.
     if stages is not None and tensor is not None:
@@ -182,9 +171,9 @@ def _wanted(setup: FillSetup, stages: int | None, tensor: int | None) -> Sequenc
         return [EncoderPlan(stages, tensor, again, way) for way in WARMUPS for again in both]
     if stages is not None and setup.stages % stages:
         return [EncoderPlan(stages, setup.tensor)]
-    every = plans(setup)
+    proposed = plans(setup)
     return [
-        plan for plan in every if stages in (None, plan.stages) and tensor in (None, plan.tensor)
+        plan for plan in proposed if stages in (None, plan.stages) and tensor in (None, plan.tensor)
     ]
 
 
@@ -220,17 +209,17 @@ def encoder_bytes(chosen: Chosen) -> int:
     return chosen.memory.states + held * chosen.memory.per_microbatch
 
 
-def scan_report(found: PlanScan) -> dict[str, object]:
+def scan_report(tried: PlanScan) -> dict[str, object]:
     """Return the plans and the language model's step, as JSON."""
-    best = found.best
+    best = tried.best
     return {
         "best": chosen_report(best),
         "llm_only_seconds": _alone_ns(best) / 1e9,
         "encoder_collective_seconds": (best.host.gaps.step_ns - _alone_ns(best)) / 1e9,
         "note": best.filled.note,
-        "plans": [chosen_report(one) for one in found.chosen],
-        "refused": {str(plan): why for plan, why in found.refused},
-        "skipped": found.skipped,
+        "plans": [chosen_report(chosen) for chosen in tried.chosen],
+        "refused": {str(plan): why for plan, why in tried.refused},
+        "skipped": tried.skipped,
     }
 
 
@@ -250,12 +239,12 @@ def summary(best: Chosen) -> list[str]:
     }
     parts = ", ".join(f"{share:.1%} {words}" for words, share in kinds.items())
     beside = best.host.encoder_ns
-    own = f", of which the encoders' collectives are {beside / 1e9:.3f} s" if beside else ""
+    encoders = f", of which the encoders' collectives are {beside / 1e9:.3f} s" if beside else ""
     timeline = best.host.timeline
     need = best.memory
     return [
         f"The language model's GPUs do not compute for {sum(kinds.values()):.1%} of its step of "
-        f"{step / 1e9:.3f} s{own}: {parts} "
+        f"{step / 1e9:.3f} s{encoders}: {parts} "
         f"(what pictures call bubble is {timeline.bubble_ratio:.1%}, "
         "the part between passes).",
         f"Memory: {format_memory(need.model)} without encoders, "
@@ -276,31 +265,27 @@ def bubble_table(best: Chosen) -> Table:
     title = f"Bubbles of the language model's step, {best.host.gaps.step_ns / 1e9:.3f} s (ms)"
     causes = ("all-gather", "warm-up", "steady", "tensor", "cool-down", "reduce-scatter")
     table = make_table(title, "rank", *causes)
-    for rank, one in enumerate(bubble_causes(best.host.gaps, best.host.timeline)):
-        table.add_row(str(rank), *(f"{ns / 1e6:.0f}" for ns in one.values()))
+    for rank, causes_ns in enumerate(bubble_causes(best.host.gaps, best.host.timeline)):
+        table.add_row(str(rank), *(f"{ns / 1e6:.0f}" for ns in causes_ns.values()))
     shares = _mean_shares(best).values()
     table.add_row("mean", *(f"{share:.1%}" for share in shares), style="bold")
     return table
 
 
-def plan_table(found: PlanScan) -> Table:
+def plan_table(tried: PlanScan) -> Table:
     """Return the best plans, a line each."""
     columns = ("again", "warm-up", "pieces", "hidden", "step", "memory", "copies")
     table = make_table("Encoder plans, shortest step first", "PP, TP", *columns)
-    for one in found.chosen[:SHOWN]:
-        plan = one.plan
-        cut = f"{one.splitting.longest_ns / 1e3:.0f} us" if one.splitting else "whole"
+    for chosen in tried.chosen[:SHOWN]:
+        plan = chosen.plan
+        cut = f"{chosen.splitting.longest_ns / 1e3:.0f} us" if chosen.splitting else "whole"
         table.add_row(
-            f"{plan.stages}, {plan.tensor}",
-            "yes" if plan.recompute else "no",
-            plan.warmup,
-            cut,
-            f"{one.filled.efficiency:.1%}",
-            f"{one.filled.step_ns / 1e9:.3f} s",
-            format_memory(one.memory.model + encoder_bytes(one)),
-            f"{one.memory.copies:.0%}",
-        )
-    notes = [f"{found.skipped} more plans could not be better"] if found.skipped else []
-    notes += [f"{len(found.refused)} do not fit, or copy too much"] if found.refused else []
+            f"{plan.stages}, {plan.tensor}", "yes" if plan.recompute else "no", plan.warmup, cut,
+            f"{chosen.filled.efficiency:.1%}", f"{chosen.filled.step_ns / 1e9:.3f} s",
+            format_memory(chosen.memory.model + encoder_bytes(chosen)),
+            f"{chosen.memory.copies:.0%}",
+        )  # fmt: skip
+    notes = [f"{tried.skipped} more plans could not be better"] if tried.skipped else []
+    notes += [f"{len(tried.refused)} do not fit, or copy too much"] if tried.refused else []
     table.caption = "; ".join(notes)
     return table

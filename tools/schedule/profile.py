@@ -12,30 +12,25 @@ from ...sched.ir.kinds import kind
 from ...sched.render.summary import format_time
 from ...sched.simulation.fitting import FittedProfile, fit_profile
 from ...sched.simulation.measured import MeasuredStep
+from ..console.commands import FILE, Command, json_option
 from ..console.reporting import PLAIN, emit, make_table
 from ..inputs.cost_options import read_step
 
 
-@click.command("profile")
+@click.command("profile", cls=Command)
 @click.argument("steps", nargs=-1, required=True)
 @click.option(
-    "--skip",
-    type=click.IntRange(min=0),
-    default=2,
-    show_default=True,
+    "--skip", type=click.IntRange(min=0), default=2, show_default=True,
     help="Leave out the first steps of a folder: they are slower.",
-)
-@click.option("--resources", metavar="NAME,...", help="What costs depend on.  [default: all]")
-@click.option("--p2p-ns", type=click.IntRange(min=0), default=0, help="Time of a message.  [0]")
-@click.option("--out", type=click.Path(path_type=Path), help="Write the cost profile here.")
-@click.option("--json", "as_json", is_flag=True, help="Print one JSON object instead.")
+)  # fmt: skip
+@click.option(
+    "--resource", "resources", multiple=True, metavar="NAME",
+    help="What costs depend on; repeat.  [default: all]",
+)  # fmt: skip
+@click.option("--out", type=FILE, help="Write the cost profile here.")
+@json_option
 def command(
-    steps: tuple[str, ...],
-    skip: int,
-    resources: str | None,
-    p2p_ns: int,
-    out: Path | None,
-    as_json: bool,
+    steps: tuple[str, ...], skip: int, resources: tuple[str, ...], out: Path | None, as_json: bool
 ) -> None:
     """Fit a cost profile to measured steps, and print how well it fits.
 
@@ -44,8 +39,7 @@ def command(
 
     Example: counterpoise profile timelines --out profile.json
     """
-    names = None if resources is None else [name for name in resources.split(",") if name]
-    fitted = fit_profile(_read(steps, skip), resources=names, p2p_ns=p2p_ns)
+    fitted = fit_profile(_read(steps, skip), resources=resources or None)
     if out is not None:
         out.write_text(dump_profile(fitted.profile) + "\n", "utf-8")
         click.echo(f"wrote {out}", err=True)
@@ -54,21 +48,21 @@ def command(
 
 def _read(places: Sequence[str], skip: int) -> list[MeasuredStep]:
     """Return the steps of files and folders, of a folder without the first."""
-    found: list[Path] = []
+    paths: list[Path] = []
     for place in map(Path, places):
         steps = (path for path in place.glob("step-*.json") if path.stem[5:].isdecimal())
         in_order = sorted(steps, key=lambda path: int(path.stem[5:]))
-        found += in_order[skip:] if place.is_dir() else [place]
-    if not found:
+        paths += in_order[skip:] if place.is_dir() else [place]
+    if not paths:
         raise ValueError(f"{', '.join(places)} has no more steps than --skip {skip} leaves out")
-    return [read_step(path) for path in found]
+    return [read_step(path) for path in paths]
 
 
 def _report(fitted: FittedProfile) -> dict[str, object]:
     return {
         "placement": list(fitted.profile.placement),
         "residuals": {
-            name: [asdict(one) for one in rows] for name, rows in fitted.residuals.items()
+            name: [asdict(residual) for residual in rows] for name, rows in fitted.residuals.items()
         },
     }
 
@@ -82,13 +76,8 @@ def _table(fitted: FittedProfile) -> Table:
         for row, (cost, residual) in enumerate(entries):
             slopes = ", ".join(f"{r} {format_time(ns)}" for r, ns in cost.per_thousand.items())
             table.add_row(
-                name,
-                f"{where}{row}",
-                str(residual.samples),
-                format_time(round(residual.mean)),
-                format_time(cost.fixed),
-                slopes or "-",
-                f"{100 * residual.rms:.1f} %",
+                name, f"{where}{row}", str(residual.samples), format_time(round(residual.mean)),
+                format_time(cost.fixed), slopes or "-", f"{100 * residual.rms:.1f} %",
                 f"{100 * residual.worst:.1f} %",
-            )
+            )  # fmt: skip
     return table

@@ -16,6 +16,7 @@ from ...balancer.server.loop import new_credentials, serve
 from ...balancer.transport.finding import check_open_address, find_address, write_address
 from ...balancer.transport.keys import server_keys
 from ...balancer.transport.naming import checked_job
+from ..console.commands import EXISTING_FOLDER, Command
 from ..console.logs import log_options, set_up_logs
 from ..console.signals import stop_on_signal
 
@@ -63,14 +64,14 @@ def supervise(command: Sequence[str]) -> int:
     child: subprocess.Popen[bytes] | None = None
     was_stopped, quick = False, 0
 
-    def pass_on(number: int, _: object) -> None:
+    def forward_signal(number: int, _: object) -> None:
         nonlocal was_stopped
         was_stopped = True
         if child is not None:
             child.send_signal(number)
 
     for number in (signal.SIGINT, signal.SIGTERM):
-        signal.signal(number, pass_on)
+        signal.signal(number, forward_signal)
     while True:
         started = time.monotonic()
         child = subprocess.Popen(command, start_new_session=True)  # Ctrl-C comes once, from here
@@ -89,34 +90,25 @@ def supervise(command: Sequence[str]) -> int:
         logger.error(text, name, extra={"event": "restart"})
 
 
-@click.command("balancer")
+@click.command("balancer", cls=Command, usual=("--listen", "--keys", "--metrics"))
 @click.option("--listen", default="tcp://127.0.0.1:5555", show_default=True, metavar="ADDRESS")
 @click.option(
-    "--keys",
-    type=click.Path(exists=True, file_okay=False, path_type=Path),
-    metavar="FOLDER",
+    "--keys", type=EXISTING_FOLDER, metavar="FOLDER",
     help="The balancer's keys, made by counterpoise keygen; only allowed peers may connect.",
-)
+)  # fmt: skip
 @click.option(
-    "--job",
-    "jobs",
-    multiple=True,
-    metavar="NAME",
+    "--job", "jobs", multiple=True, metavar="NAME",
     help="Serve only this job; repeatable. By default all that come.",
-)
+)  # fmt: skip
 @click.option(
-    "--address-file",
-    type=click.Path(dir_okay=False, path_type=Path),
+    "--address-file", type=click.Path(dir_okay=False, path_type=Path),
     help="Write here where this balancer listens: others find it by file:///PATH.",
-)
+)  # fmt: skip
 @click.option(
-    "--heartbeat-timeout",
-    type=click.FloatRange(min=2.0),
-    default=DEAD_S,
-    show_default=True,
+    "--heartbeat-timeout", type=click.FloatRange(min=2.0), default=DEAD_S, show_default=True,
     metavar="SECONDS",
     help="Give up a worker without a heartbeat for this long (one is sent every second).",
-)
+)  # fmt: skip
 @click.option(
     "--supervise", "is_supervised", is_flag=True, help="Start the balancer again if it is killed."
 )
@@ -126,17 +118,10 @@ def supervise(command: Sequence[str]) -> int:
 )
 @log_options
 def command(
-    listen: str,
-    keys: Path | None,
-    jobs: tuple[str, ...],
-    address_file: Path | None,
-    heartbeat_timeout: float,
-    is_supervised: bool,
-    metrics: str | None,
-    insecure: bool,
-    log_level: str,
-    log_format: str,
-) -> int:
+    listen: str, keys: Path | None, jobs: tuple[str, ...], address_file: Path | None,
+    heartbeat_timeout: float, is_supervised: bool, metrics: str | None, insecure: bool,
+    log_level: str, log_format: str,
+) -> int:  # fmt: skip
     """Serve training jobs: trainers bring them, workers decode for them.
 
     \b
@@ -149,7 +134,7 @@ def command(
     """  # noqa: D301
     set_up_logs(log_level, log_format)
     check_open_address(listen, insecure or keys is not None)
-    own = server_keys(keys) if keys is not None else None
+    balancer_keys = server_keys(keys) if keys is not None else None
     if is_supervised and listen.endswith((":0", ":*")) and address_file is None:
         raise ValueError(
             f"--supervise needs an address that stays, or --address-file: {listen} has no port"
@@ -176,7 +161,7 @@ def command(
             logger.info("%s says %s", address_file, written)
 
     rejected = RejectedPeers(functools.partial(logger.warning, extra={"event": "refuse"}))
-    credentials = functools.partial(new_credentials, has_keys=own is not None)
+    credentials = functools.partial(new_credentials, has_keys=balancer_keys is not None)
     served = PlayedJobs(int(time.time()), credentials, only, heartbeat_timeout)
     with stop_on_signal() as stop:
         if metrics is not None:
@@ -185,7 +170,7 @@ def command(
             reports = ReportOnRequest(served.reports)
             serve_metrics(metrics, reports)
             stop = reports.watch(stop)
-        serve(served, listen, ready, stop, refused=rejected, keys=own)
+        serve(served, listen, ready, stop, refused=rejected, keys=balancer_keys)
     if address_file is not None and written == find_address(address_file.absolute().as_uri()):
         address_file.unlink()
     if served.refused:

@@ -12,6 +12,7 @@ from ...balancer.transport.keys import peer_keys
 from ...workers.fleet.control import FleetControl
 from ...workers.fleet.processes import BalancerProcess, local_launcher
 from ...workers.fleet.ray_actors import HINT, import_ray, ray_launcher
+from ..console.commands import EXISTING_FOLDER, Command
 from ..console.signals import stop_on_signal
 
 logger = logging.getLogger("counterpoise")
@@ -24,8 +25,8 @@ class Pair(click.ParamType):  # type: ignore[type-arg]
 
     def convert(self, value: Any, param: Any, ctx: Any) -> tuple[str, str]:  # noqa: ARG002
         """Return name and value."""
-        name, found, what = str(value).partition("=")
-        return (name, what) if name and found else self.fail(f"{value!r} is not NAME=VALUE")
+        name, equals, text = str(value).partition("=")
+        return (name, text) if name and equals else self.fail(f"{value!r} is not NAME=VALUE")
 
 
 class Bounds(click.ParamType):  # type: ignore[type-arg]
@@ -40,7 +41,10 @@ class Bounds(click.ParamType):  # type: ignore[type-arg]
         return (fewest, most) if 1 <= fewest <= most else self.fail(f"{value!r}: give 4, or 4:64")
 
 
-@click.command("fleet", context_settings={"ignore_unknown_options": True})
+@click.command(
+    "fleet", cls=Command, usual=("--workers", "--balancer", "--keys"),
+    context_settings={"ignore_unknown_options": True},
+)  # fmt: skip
 @click.argument("engine", type=click.Choice(["local", "ray"]))
 @click.argument("words", nargs=-1, type=click.UNPROCESSED, metavar="-- WORKER OPTIONS")
 @click.option("--workers", type=Bounds(), required=True, help="How many; 4:64 as ranks need them.")
@@ -50,26 +54,17 @@ class Bounds(click.ParamType):  # type: ignore[type-arg]
 )
 @click.option("--host", help="Address of this host at which a balancer started here listens.")
 @click.option(
-    "--keys",
-    type=click.Path(exists=True, file_okay=False, path_type=Path),
-    metavar="FOLDER",
+    "--keys", type=EXISTING_FOLDER, metavar="FOLDER",
     help="Keys made by counterpoise keygen: the folder with balancer/, worker/, trainer/.",
-)
-@click.option("--insecure", is_flag=True, help="Without keys, let anybody in who can reach it.")
+)  # fmt: skip
+@click.option("--insecure", is_flag=True, help="Without keys, accept all peers that can reach it.")
 @click.option("--label", type=Pair(), multiple=True, help="Ray: a label that nodes must have.")
 @click.option("--resource", type=Pair(), multiple=True, help="Ray: what else a worker takes.")
 def command(
-    engine: str,
-    words: tuple[str, ...],
-    workers: tuple[int, int],
-    cpus_per_worker: int,
-    balancer: str | None,
-    host: str | None,
-    keys: Path | None,
-    insecure: bool,
-    label: tuple[tuple[str, str], ...],
-    resource: tuple[tuple[str, str], ...],
-) -> None:
+    engine: str, words: tuple[str, ...], workers: tuple[int, int], cpus_per_worker: int,
+    balancer: str | None, host: str | None, keys: Path | None, insecure: bool,
+    label: tuple[tuple[str, str], ...], resource: tuple[tuple[str, str], ...],
+) -> None:  # fmt: skip
     """Run workers, and a balancer for them, until Ctrl-C; then drain them.
 
     What follows -- are options of counterpoise worker.
@@ -84,8 +79,8 @@ def command(
         import_ray().init(address="auto")
     host = host or (import_ray().util.get_node_ip_address() if engine == "ray" else "127.0.0.1")
     served = _balancer(balancer, str(host), keys, insecure)
-    own = keys / "worker" if keys is not None else None
-    given = [*words, "--insecure"] if insecure else [*words]
+    worker_keys = keys / "worker" if keys is not None else None
+    worker_words = [*words, "--insecure"] if insecure else [*words]
     address = served if isinstance(served, str) else served.address
     trainer = peer_keys(keys / "trainer", "trainer") if keys else None
     if engine == "ray":
@@ -93,11 +88,11 @@ def command(
         options["resources"] = {name: float(amount) for name, amount in resource}
         if label:
             options["label_selector"] = dict(label)
-        launch = ray_launcher(address, given, options, own)
+        launch = ray_launcher(address, worker_words, options, worker_keys)
         fleet = FleetControl(launch, served, workers, trainer, HINT)
     else:
-        given += ["--keys", str(own)] if own else []
-        fleet = FleetControl(local_launcher(address, given), served, workers, trainer)
+        worker_words += ["--keys", str(worker_keys)] if worker_keys else []
+        fleet = FleetControl(local_launcher(address, worker_words), served, workers, trainer)
     with stop_on_signal() as stop:
         logger.info("workers are for %s", address)
         fleet.run(stop)
@@ -110,5 +105,5 @@ def _balancer(
     if balancer is not None:
         return balancer
     check_open_address(f"tcp://{host}:0", insecure or keys is not None)
-    own = [] if keys is None else ["--keys", str(keys / "balancer")]
-    return BalancerProcess(host, [*own, "--insecure"] if insecure else own)
+    key_words = [] if keys is None else ["--keys", str(keys / "balancer")]
+    return BalancerProcess(host, [*key_words, "--insecure"] if insecure else key_words)

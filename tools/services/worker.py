@@ -34,6 +34,7 @@ from ...workers.sources.randomness import own_generators
 from ...workers.sources.registry import import_named, open_source, registered
 from ...workers.stores.allowed import restrict_urls
 from ...workers.stores.obstore_store import forks_no_more
+from ..console.commands import EXISTING_FOLDER, FILE, Command
 from ..console.logs import log_options, set_up_logs
 from ..console.signals import stop_on_signal
 
@@ -46,95 +47,61 @@ MOST_PORTS = 16
 MIN_WEIGHT = 0.001
 
 
-@click.command("worker")
+@click.command("worker", cls=Command, usual=("--root", "--allow", "--keys", "--cache", "--threads"))
 @click.argument(
     "addresses", nargs=-1, metavar="ADDRESS[=WEIGHT]...", envvar=BALANCER_VARIABLE, required=True
 )
 @click.option(
-    "--root",
-    required=True,
-    type=click.Path(exists=True, file_okay=False, path_type=Path),
+    "--root", required=True, type=EXISTING_FOLDER,
     help="Read only below this folder.",
-)
+)  # fmt: skip
 @click.option(
-    "--allow",
-    multiple=True,
-    metavar="PACKAGE.MODULE:FUNCTION",
+    "--allow", multiple=True, metavar="PACKAGE.MODULE:FUNCTION",
     help="Run this transform if a job asks for it (besides the registered ones); repeatable.",
-)
+)  # fmt: skip
 @click.option(
-    "--allow-url",
-    multiple=True,
-    metavar="PREFIX",
+    "--allow-url", multiple=True, metavar="PREFIX",
     help="Read URLs below this one if a job names them, as s3://bucket/train/; repeatable.",
-)
+)  # fmt: skip
 @click.option(
-    "--weight",
-    "weights",
-    multiple=True,
-    metavar="JOB=WEIGHT",
+    "--weight", "weights", multiple=True, metavar="JOB=WEIGHT",
     help="Give a job more or less of this worker's time than others (1); repeatable.",
-)
+)  # fmt: skip
 @click.option(
-    "--keys",
-    multiple=True,
-    type=click.Path(exists=True, file_okay=False, path_type=Path),
+    "--keys", multiple=True, type=EXISTING_FOLDER,
     metavar="FOLDER",
     help="This worker's keys, made by counterpoise keygen; one for all addresses, or one for each.",
-)
+)  # fmt: skip
 @click.option(
-    "--serve",
-    default=AUTO,
-    show_default=True,
-    metavar="ADDRESS",
+    "--serve", default=AUTO, show_default=True, metavar="ADDRESS",
     help="Where ranks pull decoded samples: auto, the interface that reaches the balancer; "
     "tcp://HOST:PORT (further jobs at the ports after it); none, they travel through the balancer.",
-)
+)  # fmt: skip
 @click.option(
     "--insecure", is_flag=True, help="Without keys, serve where other hosts can reach it."
 )
-@click.option("--cache", type=click.Path(path_type=Path), help="Folder for indexes and costs.")
+@click.option("--cache", type=FILE, help="Folder for indexes and costs.")
 @click.option(
-    "--threads",
-    type=click.IntRange(1, MAX_THREADS),
-    default=1,
-    show_default=True,
+    "--threads", type=click.IntRange(1, MAX_THREADS), default=1, show_default=True,
     help="Threads that decode; more than one only where the transform says that it is thread_safe.",
-)
+)  # fmt: skip
 @click.option("--metrics", metavar="[HOST:]PORT", help="Serve metrics for Prometheus there.")
 @click.option(
-    "--until-lost",
-    type=float,
-    metavar="SECONDS",
+    "--until-lost", type=float, metavar="SECONDS",
     help="End when no balancer has answered for this long (default: wait for ever).",
-)
+)  # fmt: skip
 @click.option(
-    "--drain",
-    type=click.FloatRange(min=0.0),
-    default=20.0,
-    show_default=True,
-    metavar="SECONDS",
+    "--drain", type=click.FloatRange(min=0.0), default=20.0, show_default=True, metavar="SECONDS",
     help="Asked to end (SIGTERM, Ctrl-C), finish what is begun and wait this long at most until "
     "ranks have taken it; asked again, end at once.",
-)
+)  # fmt: skip
 @log_options
 def command(
-    addresses: tuple[str, ...],
-    root: Path,
-    allow: tuple[str, ...],
-    allow_url: tuple[str, ...],
-    weights: tuple[str, ...],
-    keys: tuple[Path, ...],
-    serve: str,
-    insecure: bool,
-    cache: Path | None,
-    threads: int,
-    metrics: str | None,
-    until_lost: float | None,
-    drain: float,
-    log_level: str,
-    log_format: str,
-) -> None:
+    addresses: tuple[str, ...], root: Path, allow: tuple[str, ...], allow_url: tuple[str, ...],
+    weights: tuple[str, ...], keys: tuple[Path, ...], serve: str, insecure: bool,
+    cache: Path | None, threads: int, metrics: str | None, until_lost: float | None, drain: float,
+    log_level: str, log_format: str,
+) -> None:  # fmt: skip
     """Work for the jobs of the balancers at ADDRESS until it is told to stop.
 
     ADDRESS is tcp://HOST:PORT, or file:///PATH of a file that `counterpoise balancer
@@ -180,7 +147,7 @@ def command(
     _, most_files = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (most_files, most_files))  # each job has some 40
     with own_generators(), stop_on_signal() as stop:
-        shown = ", ".join(each.address for each in balancers)
+        shown = ", ".join(served.address for served in balancers)
         logger.info("working for %s, reading below %s", shown, root, extra={"worker": name})
         worker = JobsWorker(balancers, open_job, _memory_bytes())
         if reason := worker.work(stop, until_lost, drain):
@@ -203,32 +170,32 @@ def _balancers(
         raise ValueError(
             f"{len(keys)} --keys for {len(addresses)} addresses: give one for all, or one for each"
         )
-    own = [peer_keys(folder, "worker") for folder in keys]
-    own_of = own if len(own) == len(addresses) else own * len(addresses)
+    all_keys = [peer_keys(folder, "worker") for folder in keys]
+    keys_by_address = all_keys if len(all_keys) == len(addresses) else all_keys * len(addresses)
     of_jobs = {checked_job(job): weight for job, weight in map(_weighted, weights)}
-    found = []
-    for number, given in enumerate(addresses):
-        address, weight = _weighted(given) if "=" in given else (given, 1.0)
-        each = own_of[number] if own else None
-        found.append(ServedBalancer(checked_address(address), weight, of_jobs, each))
-    if len({(each.address, each.keys) for each in found}) < len(found):
+    balancers = []
+    for number, place in enumerate(addresses):
+        address, weight = _weighted(place) if "=" in place else (place, 1.0)
+        balancer_keys = keys_by_address[number] if all_keys else None
+        balancers.append(ServedBalancer(checked_address(address), weight, of_jobs, balancer_keys))
+    if len({(served.address, served.keys) for served in balancers}) < len(balancers):
         raise ValueError("an address is given twice: give it once, with the sum of its weights")
-    return found
+    return balancers
 
 
-def _weighted(given: str) -> tuple[str, float]:
+def _weighted(written: str) -> tuple[str, float]:
     """Return a name and its weight.
 
     >>> _weighted("tcp://10.0.0.1:5555=2")
     ('tcp://10.0.0.1:5555', 2.0)
     """
-    name, _, text = given.rpartition("=")
+    name, _, text = written.rpartition("=")
     try:
         weight = float(text)
     except ValueError:
         weight = 0.0
     if not name or not MIN_WEIGHT <= weight <= 1 / MIN_WEIGHT:
-        raise ValueError(f"{given!r}: write NAME=WEIGHT, a weight between {MIN_WEIGHT} and 1000")
+        raise ValueError(f"{written!r}: write NAME=WEIGHT, a weight between {MIN_WEIGHT} and 1000")
     return name, weight
 
 
@@ -245,15 +212,15 @@ def _open_source(
     return source
 
 
-def _open_way(balancer: str, serve: str, own: PeerKeys | None, insecure: bool) -> FramesWay:
+def _open_way(balancer: str, serve: str, keys: PeerKeys | None, insecure: bool) -> FramesWay:
     """Return how frames travel: pulled by trainers if they can be, else through the balancer."""
     try:
-        address = serving_address(balancer, serve, own is not None, insecure)
+        address = serving_address(balancer, serve, keys is not None, insecure)
     except NotServedError as error:
         if serve != NONE:
             logger.warning("decoded samples of jobs at %s are not pulled: %s", balancer, error)
         return FramesWay(None, why=str(error))
-    pair, host, port = new_pair("worker") if own else None, *address.rpartition(":")[::2]
+    pair, host, port = new_pair("worker") if keys else None, *address.rpartition(":")[::2]
     last = int(port) + MOST_PORTS - 1 if port.isdigit() and int(port) else 0
     while True:
         try:
@@ -270,4 +237,4 @@ def _memory_bytes() -> int:
     """Return the bytes that this process may keep: a host has a worker for each core."""
     match = re.search(r"MemAvailable:\s+(\d+) kB", Path("/proc/meminfo").read_text("ascii"))
     limits = [memory_limit(), int(match[1]) << 10 if match else None, MAX_KEPT_BYTES]
-    return min(each for each in limits if each is not None) // (os.cpu_count() or 1)
+    return min(limit for limit in limits if limit is not None) // (os.cpu_count() or 1)

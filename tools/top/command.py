@@ -9,6 +9,7 @@ from rich.console import Console
 from rich.live import Live
 
 from ...balancer.transport.keys import PeerKeys
+from ..console.commands import Command
 from ..console.reporting import emit
 from ..doctor.asking import all_jobs, asking_options
 from .view import Sight, as_json, screen
@@ -16,7 +17,7 @@ from .view import Sight, as_json, screen
 ANSWER_S = 5.0
 
 
-@click.command("top")
+@click.command("top", cls=Command)
 @asking_options
 @click.option(
     "--interval", default=1.0, show_default=True, type=click.FloatRange(0.1, 60), metavar="SECONDS",
@@ -58,8 +59,8 @@ def command(
 
 def _print(address: str, sight: Sight, console: Console, as_object: bool) -> None:
     if as_object:
-        found = {name: as_json(history) for name, history in sight.jobs.items()}
-        emit({"jobs": found, "error": sight.error}, True)
+        jobs = {name: as_json(history) for name, history in sight.jobs.items()}
+        emit({"jobs": jobs, "error": sight.error}, True)
     else:
         console.print(screen(address, sight, time.strftime("%X"), console.width, 10_000))
 

@@ -9,13 +9,14 @@ from ...balancer.protocol.trace_messages import MAX_TRACE_MS, StartTrace, TraceR
 from ...balancer.server.tracing import GRACE_S
 from ...balancer.transport.asking import observe
 from ...balancer.transport.keys import PeerKeys
+from ..console.commands import Command
 from ..doctor.asking import asking_options
 from .chrome import trace_events
 
 ANSWER_S = 5.0
 
 
-@click.command("trace")
+@click.command("trace", cls=Command)
 @asking_options
 @click.option(
     "--seconds", default=10.0, show_default=True, type=click.FloatRange(0.1, MAX_TRACE_MS / 1000),
@@ -42,6 +43,6 @@ def command(address: str, keys: PeerKeys | None, seconds: float, job: str, out: 
         click.echo(f"counterpoise: {address}: {answer}", err=True)
         return 3
     out.write_text(json.dumps(trace_events(answer)) + "\n", "utf-8")
-    spans = sum(len(each.spans) for each in answer.parties)
+    spans = sum(len(party.spans) for party in answer.parties)
     click.echo(f"wrote {out}: {spans} spans of {len(answer.parties)} parties")
     return 0

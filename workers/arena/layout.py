@@ -1,7 +1,7 @@
 """Lays one object out for a message: which bytes lie in slots, and which are copied.
 
-A large piece gets a slot of its own, which the receiver's tensor is a view of: who keeps the labels
-of each batch does not keep its pictures, too. Small pieces travel with the pickle, and the receiver
+A large piece gets a slot of its own, which the receiver's tensor is a view of: labels of a batch
+that are kept do not keep its pictures, too. Small pieces travel with the pickle, and the receiver
 has a copy of each. What does not fit into a message goes into a slot that is free again as soon as
 it was read.
 """

@@ -38,7 +38,9 @@ def arrow_files(folder: Path, root: str | Path | None) -> tuple[Path, ...]:
         )
     try:
         state = json.loads((folder / STATE).read_text())
-        names = [file["filename"] for file in state["_data_files"]]
+        names = [
+            file["filename"] for file in state["_data_files"]
+        ]  # of a file that may say anything
         if not names or any(name in ("", "..") or Path(name).name != name for name in names):
             raise ValueError(f"it names {names!r:.120}, needed are files in the folder itself")
     except (ValueError, KeyError, TypeError, RecursionError) as error:
@@ -79,6 +81,7 @@ def rows_on_disk(dataset: Any) -> tuple[str, tuple[Path, ...], Int64] | None:
         tables = [map_table(path) for path in files]
     except ValueError:
         return None
+    # Rows of a file are the table's only where all columns are as the files have them.
     schemas = [dict(zip(table.schema.names, table.schema.types, strict=True)) for table in tables]
     types = dict(zip(dataset.data.schema.names, dataset.data.schema.types, strict=True))
     if any(schema != schemas[0] for schema in schemas) or not types.items() <= schemas[0].items():

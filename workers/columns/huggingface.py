@@ -124,7 +124,7 @@ class HFDataset(ColumnDataset):
         counts = [len(table) for table in tables]
         total = sum(counts)
         if self._rows is not None and np.array_equal(self._rows, np.arange(total)):
-            self._rows = None
+            self._rows = None  # the whole table, in its order
         if self._rows is not None and len(self._rows):
             least, most = int(self._rows.min()), int(self._rows.max())
             if least < 0 or most >= total:

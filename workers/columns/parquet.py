@@ -53,7 +53,7 @@ class ParquetDataset(ColumnDataset):
                         table = read_columns(path, "the key", file.read, [key])
                         keys.append((str(path), table.column(0)))
             except ValueError as error:
-                text = str(error)
+                text = str(error)  # which may name the file already
                 raise ValueError(text if str(path) in text else f"{path}: {text}") from None
         self.form = _same_form(forms, self.files)
         if 0 < len(keys) < len(self.files):

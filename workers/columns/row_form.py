@@ -44,6 +44,7 @@ class RowForm:
         nested = record.pop("json", None)
         record |= {"messages": nested} if isinstance(nested, list) else nested or {}
         images = [(name, image) for name in self.images for image in _flatten(row[name])]
+        # A sound or video that is decoded as an image would only be called a broken one.
         for name, image in images:
             file = image if isinstance(image, Mapping) else {"bytes": image}
             path, held = file.get("path"), file.get("bytes")
@@ -76,6 +77,7 @@ def row_form(
         _refuse_pickled(schema.field(name))
     image_names = [name for name in read_names if _holds_images(name, schema.field(name).type)]
     chosen = tuple(image_names if images is None else images)
+    # Where no column is named, nothing says whether bytes are images.
     if columns is None and images is None:
         for name in read_names:
             if name not in (*chosen, *MEDIA_COLUMNS) and _holds_bytes(schema.field(name).type):

@@ -77,12 +77,12 @@ MEASURED_PART = 4
 class WorkerSetup:
     """A worker of one job.
 
-    peer: its name as a peer of the job, see transport/naming.py. hello: who it is; its most_bytes
-    are filled in. open_source: returns the source that a job describes. server: where trainers pull
+    peer: its name as a peer of the job, see transport/naming.py. hello: its first message, but for
+    most_bytes. open_source: returns the source that a job describes. server: where trainers pull
     frames of a FrameStore; without one the balancer relays them. threads: load samples side by
     side. collate: of a job whose workers have its collate function, since its trainer has started
-    them on its own host. encode: makes frames of a batch; encode_local, there. count: is told of
-    each part, and what became of it.
+    them on its own host. encode: makes frames of a batch; encode_local, there. count: takes each
+    part, and what became of it.
     """
 
     peer: bytes
@@ -110,7 +110,7 @@ class RemoteWorker:
         self._most_bytes = 0
         self._session = PoolSession()
         self._lock = threading.Lock()  # of the session, and of what beats say
-        # Held by who uses the link: while a part is made, or the source opened, it is free.
+        # Held while the link is used: while a part is made, or the source opened, it is free.
         self.using_link = threading.RLock()
         self._reader: PlannedReader | None = None
         self._progress = [0]

@@ -16,7 +16,7 @@ SAVED = 10
 
 
 class DecodeTurns:
-    """Whose turn it is, of jobs with weights.
+    """Turns of jobs with weights.
 
     A job without work passes its turn, and saves up what it was given to some extent.
 
@@ -46,7 +46,7 @@ class DecodeTurns:
         del self._weights[job], self._left[job]
 
     def next(self, hungry: Collection[str]) -> str:
-        """Return whose turn it is, of those that have work: one at least."""
+        """Return the next job of those that have work: one at least."""
         if len(hungry) == 1:
             return next(iter(hungry))
         while True:

@@ -150,11 +150,8 @@ def recognise_resources(
             continue
         for owner in owners:
             follows[owner].append((score, mixed))
-    return FoundWork(
-        tuple(
-            _find_work(name, mixes, costs[name], count, is_lost) for name, mixes in follows.items()
-        )
-    )
+    works = (_find_work(name, follows[name], costs[name], count, is_lost) for name in follows)
+    return FoundWork(tuple(works))
 
 
 def _correlate(mixed: Mixed, costs: Sequence[int], count: int) -> float:

@@ -88,6 +88,7 @@ def _check_form(samples: Sequence[Any]) -> None:
 def _find_varying(samples: Sequence[Any]) -> list[Sized]:
     """Return the fields whose sizes are not all the same, without texts that are no work."""
     fields = list(find_fields(samples))
+    # Strings beside token ids are the texts that these were made of.
     if any(field.last == TOKEN_IDS and field.kind == "numbers" for field in fields):
         fields = [field for field in fields if field.kind != "text"]
     sized = [(field, [field.size(sample) for sample in samples]) for field in fields]
@@ -201,7 +202,7 @@ def column_costs(dataset: Any, costs: FoundCosts) -> ColumnCosts | None:
 def _find_column(resource: FoundResource, types: Mapping[str, Any], alone: bool) -> str:
     """Return the column of a resource; "" for none."""
     name, path, kind = resource.field.name, resource.field.path, resource.field.kind
-    is_told = alone or resource.field.last == TOKEN_IDS
+    is_told = alone or resource.field.last == TOKEN_IDS  # by a column of lengths
     if is_told and str(types.get(LENGTH)).startswith(("int", "uint")):
         return LENGTH
     is_images = kind == "image" and path[1:] in ((), (None,))

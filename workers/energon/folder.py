@@ -60,7 +60,7 @@ class Subset:
                     subset = cls(0, None, float(begin[:-1]) / 100, float(end[:-1]) / 100)
                 case [first, last]:
                     subset = cls(first, None if last == "end" else last)
-                case [] | [_, _, _, _]:
+                case [] | [_, _, _, _]:  # as a description has it
                     subset = cls(*bounds)
                 case _:
                     raise TypeError
@@ -119,6 +119,7 @@ def read_folder(
             raise FileNotFoundError(f"no such file: {shard} (from {path}); check the folder")
         shards[shard] = counts[name]
     about = resolve(folder / META, dataset_config, root, folder)
+    # Only dataset.yaml itself may be missing: then samples are the members as they are.
     if not about.is_file() and (dataset_config != DATASET or about.is_symlink()):
         raise FileNotFoundError(f"no such file: {about}; check dataset_config")
     config = read_mapping(about) if about.is_file() else {}

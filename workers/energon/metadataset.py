@@ -140,6 +140,7 @@ def _find_leaves(here: _Here) -> tuple[str, list[Leaf]]:
     unit, all_leaves = BLENDS[how], list[Leaf]()
     here = replace(here, outer=_read_subset(here, about))
     shares = [_read_share(path, reference, unit) for reference in about[how]]
+    # Weights of a blend are parts of its own weight; repetitions multiply.
     whole = sum(shares) if unit == "weight" else 1.0
     for reference, share in zip(about[how], shares, strict=True):
         inner, leaves = _follow_reference(here, reference)
@@ -159,6 +160,7 @@ def _follow_reference(here: _Here, about: Any) -> tuple[str, list[Leaf]]:
     split, subflavors = about.get("split_part") or here.split, about.get("subflavors") or {}
     if not isinstance(subflavors, dict) or not isinstance(split, str):
         raise file_error(path, "subflavors are no mapping, or split_part is no text")
+    # Energon would import what a mapping of __module__ names.
     if "'__module__'" in repr(subflavors):
         raise file_error(path, "subflavors have code (__module__), which is not run")
     if about.get("subflavor") is not None:

@@ -168,7 +168,7 @@ class Keeper:
         except Exception as error:
             logger.error("%s", error)
             self._failure = str(error)
-            time.sleep(min(self._settings.idle_s, 600.0))  # those who join are told
+            time.sleep(min(self._settings.idle_s, 600.0))  # trainers that join are told
         self._ended.set()
         self._folder.cleanup()
         time.sleep(PAUSE_S)  # for the answer of `end`

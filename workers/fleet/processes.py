@@ -23,13 +23,13 @@ LOOK_S = 0.05
 
 
 def product_command(words: Sequence[str]) -> list[str]:
-    """Return the command line of `counterpoise WORDS`, which ends with who starts it."""
+    """Return the command line of `counterpoise WORDS`, which ends with its parent."""
     call = f"m.end_with_parent(); from importlib import metadata; {_COMMAND}({list(words)!r})"
     return clean_command(_WATCH, call)
 
 
 class BalancerProcess:
-    """A balancer on this host, for those who were given no address of one."""
+    """A balancer on this host, for fleets without an address of one."""
 
     def __init__(self, host: str, words: Sequence[str] = ()) -> None:
         """Start it; RuntimeError if it does not serve."""
@@ -61,5 +61,5 @@ class BalancerProcess:
 def local_launcher(address: str, words: Sequence[str]) -> Callable[[], "subprocess.Popen[bytes]"]:
     """Return what starts a worker here, for the balancer at an address, with words as options."""
     command = product_command(["worker", address, *words])
-    # A session of its own: a terminal's Ctrl-C is for who drains the workers.
+    # A session of its own: a terminal's Ctrl-C is for the process that drains the workers.
     return lambda: subprocess.Popen(command, start_new_session=True)

@@ -75,9 +75,9 @@ def moved(spans: Sequence[Span], replaced: Sequence[Mapping[str, Any]]) -> list[
     >>> moved([(0, 2), (4, 6)], [{"span": (2, 3), "new_span": (2, 8)}])
     [(0, 2), (9, 11)]
     """
-    ends: list[int] = [placeholder["span"][1] for placeholder in replaced]
-    new_ends: list[int] = [placeholder["new_span"][1] for placeholder in replaced]
-    gained = [0, *(new_end - end for new_end, end in zip(new_ends, ends, strict=True))]
+    ends = [placeholder["span"][1] for placeholder in replaced]
+    new_ends = [placeholder["new_span"][1] for placeholder in replaced]
+    gained: list[int] = [0, *(new_end - end for new_end, end in zip(new_ends, ends, strict=True))]
 
     def after(at: int) -> int:
         return at + gained[bisect.bisect_right(ends, at)]

@@ -77,9 +77,8 @@ def scan(path: Path, id_field: str | None) -> LineIndex:
     places, names, seen, checksum = list[RecordPlace](), list[bytes](), dict[str, RecordPlace](), 0
     with path.open("rb") as file:
         try:
-            for place, data, name in (
-                _yield_values(file) if _is_whole(path, file) else _yield_lines(file)
-            ):
+            records = _yield_values(file) if _is_whole(path, file) else _yield_lines(file)
+            for place, data, name in records:
                 checksum = zlib.crc32(data, checksum)
                 record_id = _read_id(data, fields) if name is None or id_field is not None else name
                 if record_id and seen.setdefault(record_id, place) is not place:
@@ -90,6 +89,7 @@ def scan(path: Path, id_field: str | None) -> LineIndex:
                     )
                 places.append(place)
                 names.append(record_id.encode("utf-8", "backslashreplace"))
+            # Records without an id are called by their lines, which may be the id of others.
             nameless = {place.number for place, name in zip(places, names, strict=True) if not name}
             for line in nameless if seen else ():
                 if (record_id := f"{path.name}:{line}") in seen:
@@ -174,7 +174,7 @@ def _find_elements(text: str) -> Iterator[tuple[int, int, str | None]]:
         raise ValueError("it is no JSON array, no object, and not a record in each line")
     at = skip_blanks(at + 1)
     while text[at : at + 1] != closing:
-        name = None
+        name = None  # an array's elements have none
         if closing == "}":
             name, at = decode(text, at)
             at = skip_blanks(at)

@@ -71,7 +71,7 @@ class MDSDataset(RecordDataset):
 
     def open_files(self) -> Sequence[int]:
         """Read index.json, and compare each shard's size and number of samples with it."""
-        resolved(self.folder / INDEX, self.root)
+        resolved(self.folder / INDEX, self.root)  # or raises
         self._shards = [shard for shard in read_index(self.folder) if shard.samples]
         kinds = {shard.columns: self._find_image_columns(shard.columns) for shard in self._shards}
         self._image_names = [kinds[shard.columns] for shard in self._shards]
@@ -92,7 +92,7 @@ class MDSDataset(RecordDataset):
             return tuple(images)
         image_names = list[str]()
         for name, encoding in encodings.items():
-            is_named = name in ("image", "images") or is_image(name)
+            is_named = name in ("image", "images") or is_image(name)  # else bytes may be anything
             if encoding in (*IMAGES, *LISTS) or (encoding == "bytes" and is_named):
                 image_names.append(name)
             elif encoding == "bytes" and name not in ("json", *MEDIA_COLUMNS):

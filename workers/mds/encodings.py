@@ -80,7 +80,7 @@ def _decode_array(static: str, data: bytes) -> Array:
     dtype, shape = _parse_static(static) or ("", ())
     at = 0
     if not dtype:
-        dtype, at = DTYPES.get(data[0], "") if data else "", 1
+        dtype, at = DTYPES.get(data[0], "") if data else "", 1  # told by the first byte
     if not shape:
         axes, width = divmod(data[at], 4) if len(data) > at else (0, 0)
         stop = at + 1 + (axes << width)

@@ -156,7 +156,7 @@ def _open_video(
         _open_container(av, file) as (container, stream),
     ):
         rate = Fraction(stream.average_rate or stream.guessed_rate or 25)
-        length = _find_length(container, stream) or 1 / rate
+        length = _find_length(container, stream) or 1 / rate  # one frame may have none
         coming = container.decode(stream)
         first = next(coming, None)
         if first is None or first.pts is None:

@@ -72,20 +72,11 @@ class Mixture(ChosenSamples):
         totals = sizes if costs is None else [int(column.sum()) for column in costs]
         weights = _find_weights(names, [weight for _, weight in pairs], totals, temperature)
         self.by, self.seed = by, seed
-        recipe = Recipe(
-            names,
-            sizes,
-            _checked_schedule(names, weights, schedule),
-            _checked_epoch(names, epoch),
-            _check_repeats(names, repeat),
-            costs,
-            {
-                name: _check_begun(name, counters)
-                for name, counters in (begin or {}).items()
-                if name in names
-            },
-            repeat == CONTINUE,
-        )
+        steps = _checked_schedule(names, weights, schedule)
+        ends, repeats = _checked_epoch(names, epoch), _checked_repeats(names, repeat)
+        earlier = {name: counters for name, counters in (begin or {}).items() if name in names}
+        begun = {name: _checked_begun(name, counters) for name, counters in earlier.items()}
+        recipe = Recipe(names, sizes, steps, ends, repeats, costs, begun, repeat == CONTINUE)
         _check_end(recipe)
         self.rows = MixtureRows(parts, recipe)
         super().__init__(self.rows)
@@ -245,7 +236,7 @@ def _find_weights(
             raise ValueError("weights and temperature contradict each other: leave one of them")
         if temperature is not None and not temperature > 0:
             raise ValueError(f"temperature is {temperature}, it must be positive")
-        return [float(total) ** (1 / (temperature or 1.0)) for total in totals]
+        return [float(total) ** (1 / (temperature or 1.0)) for total in totals]  # or by size
     if not all(has):
         raise ValueError(
             f"source {names[has.index(False)]!r} has no weight, and others have: give one to all"
@@ -256,7 +247,7 @@ def _find_weights(
 def _checked_schedule(
     names: Sequence[str], first: Sequence[float], schedule: Sequence[tuple[int, Weights]]
 ) -> tuple[tuple[int, np.ndarray], ...]:
-    parts = [(0, dict(zip(names, first, strict=True)))]
+    parts = [(0, dict(zip(names, first, strict=True)))]  # the sources' own weights
     for start, weights in schedule:
         if type(start) is not int or start <= parts[-1][0]:
             raise ValueError(
@@ -287,7 +278,7 @@ def _checked_epoch(names: Sequence[str], epoch: int | str) -> int | str:
     )
 
 
-def _check_repeats(names: Sequence[str], repeat: bool | Collection[str]) -> tuple[str, ...]:
+def _checked_repeats(names: Sequence[str], repeat: bool | Collection[str]) -> tuple[str, ...]:
     if isinstance(repeat, bool) or repeat == CONTINUE:
         return tuple(names) if repeat else ()
     if isinstance(repeat, str) or not set(repeat) <= set(names):
@@ -297,7 +288,7 @@ def _check_repeats(names: Sequence[str], repeat: bool | Collection[str]) -> tupl
     return tuple(name for name in names if name in repeat)
 
 
-def _check_begun(name: str, counters: Sequence[int]) -> Begun:
+def _checked_begun(name: str, counters: Sequence[int]) -> Begun:
     begun = Begun(*counters)
     if not all(type(number) is int and number >= 0 for number in begun):
         raise ValueError(f"begin of {name!r} is {counters!r}: give what counters() returned")
@@ -317,6 +308,7 @@ def _check_end(recipe: Recipe) -> None:
             "begin= needs sources that repeat, and an epoch of a number of samples: what is left "
             "of a pass is no whole one"
         )
+    # A pass that has given all its samples is over: the next one begins at 0.
     for name, begun in recipe.begun.items():
         if begun.samples >= (size := recipe.sizes[recipe.names.index(name)]):
             raise ValueError(f"begin of {name!r} is {begun}, but the source has {size} samples")

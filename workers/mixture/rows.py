@@ -34,10 +34,8 @@ class MixtureRows(View):
         self.recipe = recipe
         self.pattern = "mixture of " + ", ".join(recipe.names)
         self._begins: list[int] = recipe.first_rows.tolist()
-        self._known = [
-            KnownData(unwrap_dataset(part), len(part), part.key).look_at_samples()
-            for part in self.sources
-        ]
+        known = (KnownData(unwrap_dataset(part), len(part), part.key) for part in self.sources)
+        self._known = [data.look_at_samples() for data in known]
 
     @property
     def mixing(self) -> Recipe:

@@ -50,7 +50,7 @@ def worker_context(context: BaseContext | None) -> BaseContext | None:
     return context
 
 
-# ZeroMQ's threads, where there are any: who has threads registers a context without them, so a loop
+# ZeroMQ's threads, where there are any: their module registers a context without them, so a loop
 # that uses no ZeroMQ does not import it.
 _contexts: list[Callable[[], AbstractContextManager[None]]] = []
 

@@ -258,7 +258,7 @@ def _checked_split(split: Mapping[str, Any]) -> dict[str, Any]:
     if not is_split or type(seed) is not int or not 0 <= seed < 1 << 63:
         raise ValueError(f"split is {split!r:.200}: give part, shares, and a whole seed if need be")
     if not all(type(share) in (int, float) and 0 <= share <= 1 for share in shares.values()) or (
-        abs(sum(shares.values()) - 1) > 1e-6
+        abs(sum(shares.values()) - 1) > 1e-6  # floats add up to nearly 1
     ):
         raise ValueError(f"the shares are {dict(shares)}: give parts of 1 that add up to it")
     if part not in shares:

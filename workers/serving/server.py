@@ -123,7 +123,7 @@ class PullServer:
         return False
 
     def _answer(self, asked: list[zmq.Frame]) -> None:
-        """Answer a request; what is none is dropped, and so is the answer to who has gone."""
+        """Answer a request; what is none is dropped, and so are answers to ended ranks."""
         peer, _, content = decode_routed(asked)
         for request, _ in [] if isinstance(content, WireError) else content:
             if not isinstance(request, PullFrames):

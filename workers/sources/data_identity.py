@@ -1,15 +1,12 @@
 """Identifies the data that a dataset holds, as far as that can be told without reading them.
 
 A ledger holds this text and compares it: what was saved over one data set is not continued on
-another. Of tar shards it is a hash of their indexes, of a Hugging Face dataset its fingerprint, of
-torch's Subset and ConcatDataset one of their parts', of a list of texts or numbers some of them, of
-any other dataset its class and, in a balanced loop, what is in memory of some of its samples, or
-some of its keys; the number of samples is compared apart. Versions of libraries and transforms are
-no part of it, as in `fingerprint.py`: they may change while a training goes on. Where what samples
-cost decides what was delivered, the position has a digest of that (`EpochPosition.costs`), and
-changed transforms show there.
-
-Ranks compare it, too, when they meet: see `KnownData.rank_identity`.
+another. Ranks compare it, too, when they meet. Of tar shards it is a hash of their indexes, of a
+Hugging Face dataset its fingerprint, of torch's Subset and ConcatDataset one of their parts', of a
+list of texts or numbers some of them, of any other dataset its class and, in a balanced loop, what
+is in memory of some of its samples, or some of its keys. Versions of libraries and transforms are
+no part of it: they may change while a training goes on. Where costs decide what was delivered, the
+position has a digest of them (`EpochPosition.costs`), and changed transforms show there.
 """
 
 from collections.abc import Callable, Mapping
@@ -120,11 +117,7 @@ def _find_columns(dataset: Any) -> list[Any]:
     """Return what holds a dataset's samples one by one; nothing where they have to be loaded."""
     tensors = getattr(dataset, "tensors", None)  # as torch's TensorDataset
     rows = list(tensors) if isinstance(tensors, tuple) else [dataset]
-    return [
-        column
-        for column in rows
-        if type(column) in (list, tuple) or (_is_array(column) and column.ndim)
-    ]
+    return [row for row in rows if type(row) in (list, tuple) or (_is_array(row) and row.ndim)]
 
 
 def summarize_content(value: Any, depth: int = DEPTH, is_exact: bool = True) -> Any:

@@ -298,13 +298,9 @@ class RecordDataset(Source):
                 return None
             raw = [self.file_digest(number), *map(str, self.arguments.values())]
             facts = [self._transform_fingerprint(), library_versions(), *raw]
-            self._costs[number] = CostsCache(
-                self.files[number],
-                self.stamp(number),
-                digest(facts),
-                self._ends[number] - self.begin(number),
-                self.cache,
-            )
+            file, stamp = self.files[number], self.stamp(number)
+            count = self._ends[number] - self.begin(number)
+            self._costs[number] = CostsCache(file, stamp, digest(facts), count, self.cache)
         return self._costs[number]
 
     def data_digest(self, samples: int | None = None) -> str:

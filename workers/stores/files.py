@@ -116,20 +116,14 @@ def read_ranges(ranges: Sequence[tuple[StoreFile, int, int]]) -> list[bytes]:
     return _process().ahead.read(ranges)
 
 
-def expect_ranges(ranges: Iterable[tuple[StoreFile, int, int]]) -> None:
-    """Begin to read ranges: they are asked for next, in this order, and no others."""
-    _process().ahead.expect(ranges)
-
-
 def expect_samples(dataset: Any, samples: Iterable[tuple[int, bool]]) -> None:
     """Begin to read samples (index, whether it is probed): they are next, in this order."""
-    parts = ((*find_part(dataset, index), headers) for index, headers in samples)
-    expect_ranges(
-        stored_range
-        for part, inside, headers in parts
-        if isinstance(part, Source)
-        for stored_range in part.stored_ranges(inside, headers)
-    )
+    ranges = list[tuple[StoreFile, int, int]]()
+    for index, headers in samples:
+        part, inside = find_part(dataset, index)
+        if isinstance(part, Source):
+            ranges += part.stored_ranges(inside, headers)
+    _process().ahead.expect(ranges)
 
 
 class _Process:

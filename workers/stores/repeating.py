@@ -112,7 +112,7 @@ def describe_store_error(error: Exception, url: str) -> OSError:
         known = CREDENTIALS.get(parse_scheme(url), "")
         text = f"the store refuses access: check the credentials in the environment{known}"
         return PermissionError(errno.EACCES, text, place)
-    if kind in CHANGED:
+    if kind in CHANGED:  # obstore's, for a version that is gone
         return DataChangedError.at(place)
     if isinstance(error, NoAnswerError):
         text = str(error.strerror)

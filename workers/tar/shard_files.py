@@ -34,11 +34,12 @@ def first_ranges(
     members: Sequence[Member], headers: bool, whole: int = READ_WHOLE, head: int = 0
 ) -> list[Range]:
     """Return what is read of members at first: a range with the header, and how much follows it."""
-    return [
-        (member.offset - BLOCK, member.offset + (head if is_in_parts else member.size))
-        for member in members
-        for is_in_parts in [headers and member.size > whole and holds_media(member)]
-    ]
+    ranges = list[Range]()
+    for member in members:
+        is_in_parts = headers and member.size > whole and holds_media(member)
+        size = head if is_in_parts else member.size
+        ranges.append((member.offset - BLOCK, member.offset + size))
+    return ranges
 
 
 def read_members(shard: ShardReader, members: Sequence[Member], headers: bool) -> dict[str, Any]:

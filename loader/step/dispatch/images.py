@@ -4,7 +4,7 @@ A step's images are encoded in rounds, of all its microbatches or of some. In a 
 to the ranks that encode them, and their features come back to the ranks of their samples, where
 they are leaves of the language model's graphs. When these have had their backward, the gradients
 go the way back, and the encoder has its own. Every rank enters the same exchanges in the same
-order, with images or without, so a rank without any keeps nobody waiting.
+order, with images or without, so a rank without any does not keep the others waiting.
 """
 
 from collections.abc import Callable, Sequence
@@ -18,7 +18,7 @@ from ....balancer.near_names import check_name
 from ..loss import REDUCTIONS, Reduction
 from .encoder import EncoderCopy
 from .exchange import Exchange
-from .routes import Route, Size, plan_round, rows_of
+from .routes import Route, Size, count_rows, plan_round
 
 
 class ImageDispatch:
@@ -46,7 +46,7 @@ class ImageDispatch:
         blank: Tensor,
         *,
         blank_size: Size | None = None,
-        cost: Callable[[Any], int] = rows_of,
+        cost: Callable[[Any], int] = count_rows,
         together: int | None = None,
         group: Any = None,
         reduction: Reduction = "mean",
@@ -58,8 +58,8 @@ class ImageDispatch:
         self._cost, self.together, self.reduction = cost, together, reduction
         self._exchange = Exchange(group)
         self.ranks = self._exchange.ranks
-        values = [each.detach() for each in (*encoder.parameters(), *encoder.buffers())]
-        self._exchange.copy_values(values, "the encoder's values")
+        weights = [weight.detach() for weight in (*encoder.parameters(), *encoder.buffers())]
+        self._exchange.copy_values(weights, "the encoder's values")
         self._open: StepImages | None = None
 
     def step(
@@ -79,16 +79,16 @@ class ImageDispatch:
                 "the step before has had no backward(); call it when all losses have had theirs, "
                 "or encode under torch.no_grad() where nothing is trained"
             )
-        own = self._encoder.sizes_of(pixels, sizes)
+        local = self._encoder.read_sizes(pixels, sizes)
         trained = torch.is_grad_enabled() and bool(self._encoder.trained())
-        every = self._exchange.gather((trained, own), "the sizes of the images")
-        _check_alike(every)
-        size = self.together or max(1, len(own))
+        by_rank = self._exchange.gather((trained, local), "the sizes of the images")
+        _check_alike(by_rank)
+        size = self.together or max(1, len(local))
         rounds = []
-        for first in range(0, len(own), size):
-            images = [of_rank[first : first + size] for _, of_rank in every]
+        for first in range(0, len(local), size):
+            images = [of_rank[first : first + size] for _, of_rank in by_rank]
             route = plan_round(images, self._exchange.rank, self._cost)
-            rounds.append((range(first, min(first + size, len(own))), route))
+            rounds.append((range(first, min(first + size, len(local))), route))
         self._open = StepImages(
             self._encoder, self._exchange, pixels, rounds, trained, self.reduction
         )
@@ -137,7 +137,7 @@ class StepImages:
         if microbatch in self._features:
             return self._features[microbatch]
         following = self._at + 1
-        if any(microbatch in one for one, _ in self._rounds[:following]):
+        if any(microbatch in microbatches for microbatches, _ in self._rounds[:following]):
             raise ValueError(
                 f"features of microbatch {microbatch} were asked for before, and their round is "
                 "over: keep the tensor if you need it again"
@@ -176,7 +176,7 @@ class StepImages:
         parameters = self._encoder.trained()
         # Every rank enters the sum, those that encoded nothing with zeros.
         pairs = zip(parameters, self._gradients, strict=True)
-        sums = [torch.zeros_like(p) if own is None else own for p, own in pairs]
+        sums = [torch.zeros_like(p) if gradient is None else gradient for p, gradient in pairs]
         self._exchange.add_up(sums, "the sum of the encoder's gradients")
         for parameter, total in zip(parameters, sums, strict=True):
             if self._reduction == "mean":
@@ -185,15 +185,15 @@ class StepImages:
 
     def _encode(self) -> None:
         """Encode the current round's images, wherever they are from."""
-        (own, route), encoder = self._rounds[self._at], self._encoder
-        name = f"the images of microbatches {own[0]} to {own[-1]}"
-        pixels = encoder.joined([self._pixels[number] for number in own])
-        for number in own:
+        (numbers, route), encoder = self._rounds[self._at], self._encoder
+        name = f"the images of microbatches {numbers[0]} to {numbers[-1]}"
+        pixels = encoder.joined([self._pixels[number] for number in numbers])
+        for number in numbers:
             self._pixels[number] = None
-        rows = [rows_of(size) for size in route.own]
+        rows = [count_rows(size) for size in route.own]
         sent = _in_order(pixels, rows, route.order)
         ways = (route.send, route.receive)
-        send, receive = ([sum(map(rows_of, some)) for some in way] for way in ways)
+        send, receive = ([sum(map(count_rows, images)) for images in way] for way in ways)
         got = self._exchange.swap(sent, send, receive, name)
         with torch.set_grad_enabled(self._trained):
             encoded = encoder(got, route.encoded)
@@ -208,7 +208,7 @@ class StepImages:
         parts = torch.split(features, encoder.counts(route.microbatches))
         self._features = {
             number: part.detach().requires_grad_(self._trained)
-            for number, part in zip(own, parts, strict=True)
+            for number, part in zip(numbers, parts, strict=True)
         }
         self._encoded = encoded if self._trained else None
 
@@ -217,31 +217,33 @@ class StepImages:
         if not self._trained:
             self._features = {}
             return
-        (own, route), encoder = self._rounds[self._at], self._encoder
+        (numbers, route), encoder = self._rounds[self._at], self._encoder
         # Where one is missing the features stay, so that the caller can still run its backward.
-        gradients = torch.cat([_gradient(n, each) for n, each in sorted(self._features.items())])
+        gradients = torch.cat(
+            [_gradient(n, features) for n, features in sorted(self._features.items())]
+        )
         self._features = {}
         counts = encoder.counts([[size] for size in route.own])
         got = self._exchange.swap(
             _in_order(gradients, counts, route.order),
             encoder.counts(route.send), encoder.counts(route.receive),
-            f"the gradients of the features of microbatches {own[0]} to {own[-1]}",
+            f"the gradients of the features of microbatches {numbers[0]} to {numbers[-1]}",
         )  # fmt: skip
         encoded, self._encoded = self._encoded, None
         if encoded is not None and encoded.requires_grad:
             encoder.backward(encoded, got, self._gradients)
 
 
-def _check_alike(every: Sequence[tuple[bool, Sequence[Any]]]) -> None:
+def _check_alike(by_rank: Sequence[tuple[bool, Sequence[Any]]]) -> None:
     """Raise ValueError, on all ranks, if they would not enter the same exchanges."""
-    counts = [len(sizes) for _, sizes in every]
+    counts = [len(sizes) for _, sizes in by_rank]
     if len(set(counts)) > 1:
         raise ValueError(
             f"the ranks have {', '.join(map(str, counts))} microbatches in this step: give as many "
             "on every rank, None for one without images"
         )
-    if len({trained for trained, _ in every}) > 1:
-        wrong = [rank for rank, (trained, _) in enumerate(every) if not trained]
+    if len({trained for trained, _ in by_rank}) > 1:
+        wrong = [rank for rank, (trained, _) in enumerate(by_rank) if not trained]
         raise ValueError(
             f"the encoder is trained, but not on ranks {', '.join(map(str, wrong))}: freeze the "
             "same parameters, and use torch.no_grad(), on all ranks or on none"

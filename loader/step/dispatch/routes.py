@@ -17,10 +17,10 @@ from ....balancer.planning.partition.images import image_loads, spread_images
 Size = int | tuple[int, ...]
 
 
-def rows_of(size: Size) -> int:
+def count_rows(size: Size) -> int:
     """Return the rows of an image.
 
-    >>> rows_of(4), rows_of((1, 2, 3))
+    >>> count_rows(4), count_rows((1, 2, 3))
     (4, 6)
     """
     return size if isinstance(size, int) else prod(size)
@@ -60,29 +60,29 @@ def plan_round(
 
     `sizes`: of the images, by rank and microbatch of the round. `cost`: of an image, by its size.
 
-    >>> route = plan_round([[[1, 1, 1]], [[1]]], rank=0, cost=rows_of)
+    >>> route = plan_round([[[1, 1, 1]], [[1]]], rank=0, cost=count_rows)
     >>> route.order, route.send, route.receive, route.loads
     ((0, 1, 2), ((1, 1), (1,)), ((1, 1), ()), (2, 2))
     """
     ranks = len(sizes)
-    own = [list(chain.from_iterable(of_rank)) for of_rank in sizes]
-    homes = [home for home, images in enumerate(own) for _ in images]
-    costs = [cost(size) for images in own for size in images]
+    by_rank = [list(chain.from_iterable(of_rank)) for of_rank in sizes]
+    homes = [home for home, images in enumerate(by_rank) for _ in images]
+    costs = [cost(size) for images in by_rank for size in images]
     # All ranks' images, not this rank's alone: so no rank has to be told what comes.
     to = spread_images(costs, homes, ranks).tolist()
     first, targets = 0, []
-    for images in own:
+    for images in by_rank:
         targets.append(to[first : first + len(images)])
         first += len(images)
 
     def sent(source: int, target: int) -> tuple[Size, ...]:
-        pairs = zip(own[source], targets[source], strict=True)
+        pairs = zip(by_rank[source], targets[source], strict=True)
         return tuple(size for size, at in pairs if at == target)
 
     return Route(
-        order=tuple(sorted(range(len(own[rank])), key=lambda image: targets[rank][image])),
-        send=tuple(sent(rank, other) for other in range(ranks)),
-        receive=tuple(sent(other, rank) for other in range(ranks)),
+        order=tuple(sorted(range(len(by_rank[rank])), key=lambda image: targets[rank][image])),
+        send=tuple(sent(rank, peer) for peer in range(ranks)),
+        receive=tuple(sent(peer, rank) for peer in range(ranks)),
         microbatches=tuple(tuple(images) for images in sizes[rank]),
         loads=tuple(image_loads(costs, to, ranks)),
         whole=tuple(image_loads(costs, homes, ranks)),

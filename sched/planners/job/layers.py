@@ -123,6 +123,7 @@ def _greedy(
             order[rank].append((-saved / max(1, layer.recompute_ns), stage, at))
     order = [sorted(ranked) for ranked in order]
     low, high = [0] * len(limits), [len(ranked) for ranked in order]
+    # As many layers as `high` always fit, fewer than `low` never do.
     while any(a < b for a, b in zip(low, high, strict=True)):
         middle = [(a + b) // 2 for a, b in zip(low, high, strict=True)]
         tried = replace(layout, recompute=_first(order, middle, len(plan.stages)))

@@ -120,6 +120,7 @@ def usual_plan(pricer: Pricer) -> JobPlan | None:
             nothing = JobPlan(place, sizes, plain, fixed, stages, ((),) * len(stages))
             both = nothing, nothing.recomputed()
             plan = next((p for p in both if max(pricer.memory(p)) <= job.memory_bytes), None)
+            # Simulated only where the bound does not rule it out.
             if plan and (best is None or pricer.bound_of_stages(plan) < best[0]):
                 step = pricer.priced(plan).step_ns
                 best = (step, plan) if best is None or step < best[0] else best

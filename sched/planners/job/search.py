@@ -119,6 +119,7 @@ def search(
         least = least if best or is_over else value
         if chosen[:apart] in kept_beginnings:
             continue
+        # A plan that comes off the heap is the best left: no bound is below its value.
         if is_value:
             best.append(Ranked(chosen, value))
             kept_beginnings.add(chosen[:apart])

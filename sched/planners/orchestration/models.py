@@ -18,10 +18,7 @@ from .units import BACKBONE, TENSOR_SIZES, Module
 
 
 def make_modules(
-    model: Model,
-    device: Device,
-    amounts: Amounts,
-    recompute: bool = False,
+    model: Model, device: Device, amounts: Amounts, recompute: bool = False
 ) -> tuple[Module, ...]:
     """Return the modules of a model for one sample of these amounts; encoders are one module.
 

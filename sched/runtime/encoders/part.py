@@ -240,6 +240,7 @@ class EncoderPart:
         else:
             below = self._beside(pass_, place, values, along_edge=place.lowest)
             inputs = tuple(tensor.detach().requires_grad_(is_needed) for tensor in below)
+        # A layer whose backward is no pass makes no graph.
         with torch.set_grad_enabled(back in self.routes.backward):
             module = require_layer(spec, place.number)
             outputs = _several(run_module(module, inputs, constants, self.options), pass_)

@@ -95,6 +95,7 @@ def place_encoders(
             )
         )
     position = _positions(program, held)
+    # The last rank of a pipeline is as many hops from its first as there are ranks before it.
     width = 1 + max(position.values(), default=0)
     _check_counts(held, position, layers[:1] if parts else layers, width)
     part = {rank: number for number, rank in enumerate(sorted(held))} if parts else {}
@@ -156,24 +157,32 @@ Shape = Callable[[Any], tuple[int, ...] | Sequence[tuple[int, ...]]]
 class EncoderSpec:
     """An encoder whose passes run between those of the language model, the same on every rank.
 
-    `modules`: its layers from the inputs up, one for each pass EF_A, EF_B ... of the schedule over
-    all ranks of an encoder pipeline. Each is called with the tensors that the one below returns,
-    one or several; the first is called with the fields `inputs`, and the last one's tensor is the
-    features. None stands for a layer that other ranks run. `tokens`: the number of features of a
-    microbatch, by cost ({"tiles": 256}) or as a function of its info; a microbatch of 0 is not
-    encoded. `width`: of a feature, so features are (tokens, width). `hidden`: the shape of what a
-    rank of the encoder hands to the next one, or the shapes of several tensors, from a microbatch's
-    info; by default that of the features. `trainable`: False freezes its parameters. `dtype`: the
-    precision of what crosses ranks. `layer_names`: what the layers' tensors' names begin with in
-    the whole model, as "visual.blocks.0", under which checkpoints hold them; by default
-    `encoders.NAME.NUMBER`. `extras`: fields that every rank of the encoder gets. `prepare`: called
-    with them by keyword, once for a microbatch on each rank, returns what its layers are called
-    with by keyword (rotary embeddings, borders of images); without, they get the fields. `pieces`:
-    into how many passes each layer is cut: its method `pieces()` returns so many modules, which are
-    run in its place one after another, and name their tensors as the layer does. Fill a schedule
-    with that many times as many layers, then. `images`: the number
-    of a microbatch's images, all alike, by cost or as a function of its info: for
-    Units(spread=True).
+    Args:
+        name: Of the encoder, and of its features as `merge` gets them.
+        modules: Its layers from the inputs up, one for each pass EF_A, EF_B ... over all ranks of
+            an encoder pipeline. Each is called with the tensors that the one below returns, the
+            first with the fields `inputs`; the last one's tensor is the features. None stands for a
+            layer that other ranks run.
+        tokens: The number of features of a microbatch, by cost ({"tiles": 256}) or as a function of
+            its info; a microbatch of 0 is not encoded.
+        width: Of a feature, so features are (tokens, width).
+        inputs: Names of fields; default ("pixel_values",).
+        hidden: From a microbatch's info, the shape of what a rank of the encoder hands to the next
+            one, or the shapes of several tensors; default: that of the features.
+        trainable: False freezes its parameters; default True.
+        dtype: The precision of what crosses ranks; default torch.float32.
+        layer_names: The beginnings of the layers' tensors' names in the whole model, such as
+            "visual.blocks.0", for checkpoints; default `encoders.NAME.NUMBER`.
+        extras: Fields that every rank of the encoder gets; default: none.
+        prepare: Called with them by keyword, once for a microbatch on each rank, returns what its
+            layers are called with by keyword (rotary embeddings); default: the fields.
+        pieces: Passes of each layer, whose method `pieces()` returns so many modules to run in its
+            place, with its names of tensors. Fill a schedule with that many times as many layers,
+            then; default 1.
+        images: The number of a microbatch's images, all alike, by cost or as a function of its
+            info, for Units(spread=True); default: not known.
+
+    Raises ValueError for layers that do not fit.
     """
 
     name: str
@@ -201,6 +210,7 @@ class EncoderSpec:
             )
         if self.pieces != 1:
             cuts = [self._cut(number) for number in range(len(self.modules))]
+            # From here on each piece is a layer.
             object.__setattr__(self, "modules", [module for pieces in cuts for module in pieces])
         for number, module in self.layers():
             refuse_sharded(module, f"layer {number} of the encoder {self.name!r}", "without images")

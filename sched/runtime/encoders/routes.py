@@ -91,6 +91,7 @@ def find_joints(
         encoders = range(len(placement.share))
         back = tuple((*place, encoder) in returned for encoder in encoders)
         takes_here = tuple(brought[encoder] for encoder in encoders)
+        # Parts of one encoder are joined in their order, whatever that of the edges is.
         order = tuple([*brought].index(encoder) for encoder in encoders) if placement.part else ()
         joints[place] = Joint(tuple(names), takes_here, back, order)
     return joints

@@ -95,6 +95,7 @@ class RankImages:
         if spec is None:
             return data
         batches = [microbatch.fields for microbatch in data.microbatches] if is_first else []
+        # Ranks of other stages have no images, and encode those of others.
         pixels: list[Tensor | None] = [batch[spec.inputs] for batch in batches] or [None] * count
         sizes: list[list[Any]] | None = None
         if spec.sizes:
@@ -113,10 +114,7 @@ class RankImages:
 
 
 def rank_images(
-    spec: TravellingImages | None,
-    rank: int,
-    sizes: tuple[int, int] | None,
-    options: StageOptions,
+    spec: TravellingImages | None, rank: int, sizes: tuple[int, int] | None, options: StageOptions
 ) -> RankImages:
     """Return the travelling images of a rank of a pipeline.
 

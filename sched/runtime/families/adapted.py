@@ -17,7 +17,7 @@ from ...bubble_filling.filled_program import EncoderTimes, with_encoders
 from ...ir.program import Program
 from ...ir.registry import schedules
 from ...planners.job.schema import read_stages
-from ...planners.stage_split import SplitPlan, make_split
+from ...planners.stage_split import SplitPlan, even_stages, make_split
 from ...simulation.costs import unit_costs
 from ..encoders.placement import EncoderSpec, is_encoder
 from ..files import on_all_ranks
@@ -302,8 +302,7 @@ class Adapted:
 
     def plan(self, stages: int) -> SplitPlan:
         """Return the plan of so many stages with even numbers of layers, the first ones more."""
-        size, extra = divmod(len(self.layers.kinds), stages)
-        return make_split((size + 1,) * extra + (size,) * (stages - extra))
+        return make_split(even_stages(len(self.layers.kinds), stages))
 
     def hidden(self, plan: SplitPlan) -> Callable[[Any], tuple[int, ...]]:
         """Return the function from a microbatch's info to the shape of what stages hand on."""
@@ -381,8 +380,7 @@ def _capped(logits: Tensor, softcap: float | None) -> Tensor:
 
 
 def _add_positions(module: nn.Module, x: Tensor, extras: Mapping[str, Any]) -> Tensor:
-    embeddings: Tensor = x + module(extras["position_ids"])
-    return embeddings
+    return torch.add(x, module(extras["position_ids"]))
 
 
 def _size(module: nn.Module) -> int:

@@ -20,13 +20,22 @@ OfConfig = Callable[[Any], Any]
 class DecoderFamily:
     """A causal language model, as its forward calls its modules.
 
-    `base`: the module that holds the others but the head. `words`: the embedding. `positions`:
-    learned ones, added to the words. `dropout`: called on their sum. `rotary`: makes position
-    embeddings, once for all layers or, with `rotary_by_type`, for each of config.layer_types.
-    `window`: whether config.sliding_window is every layer's, where the config has no layer_types.
-    `axes`: of positions, 3 for M-RoPE's time, height and width. `scale_words`: multiplies the
-    embeddings. `scale_logits`: multiplies the logits. `softcap`: of the logits, None for none.
-    `routers`: whether the load balancing loss of config.output_router_logits is its forward's.
+    Args:
+        base: The module that holds the others but the head; default "model".
+        words: The embedding; default "embed_tokens".
+        positions: Learned ones, added to the words; default: none.
+        dropout: Called on their sum; default: none.
+        layers: The list of layers; default "layers".
+        norm: Behind the last layer; default "norm".
+        head: The output layer; default "lm_head".
+        rotary: Makes position embeddings, once for all layers; default "rotary_emb".
+        rotary_by_type: True if it makes them for each of config.layer_types; default False.
+        window: True if config.sliding_window is every layer's, where the config has no layer_types.
+        axes: Of positions: 3 for M-RoPE's time, height and width; default 1.
+        scale_words: Of the config, what multiplies the embeddings; default 1.
+        scale_logits: Of the config, what multiplies the logits; default 1.
+        softcap: Of the config, the logits' soft cap; default None: they have none.
+        routers: True if its forward adds the load balancing loss of config.output_router_logits.
     """
 
     base: str = "model"
@@ -56,15 +65,20 @@ Constants = Callable[..., Mapping[str, Any]]
 class ImageFamily:
     """A model that merges an encoder's features into the words of a language model.
 
-    `base`: the module that has the encoder and the language model. `encoder`: its modules that
-    make features, projector included. `language`: the language model's name in it. `decoder`: its
-    description; None for that of its config's model_type. `inputs`: the fields that `features` is
-    called with after the model, which then holds the encoder's modules alone. `tokens`: from the
-    config, a function of a microbatch's info, or costs, that count features (see EncoderSpec).
-    `stacked`: from the config, how many more features a token has, which are added to the hidden
-    states after each of the first layers (DeepStack). `layered`: of the encoder's one module, its
-    layers and what makes their constants (EncoderSpec's prepare) of the fields `inputs[1:]`;
-    without, the encoder is one layer.
+    Args:
+        encoder: Modules of `base` that make features, projector included.
+        features: Makes features (tokens, width) of the model, which then holds the encoder's
+            modules alone, and the fields `inputs`.
+        tokens: Of the config, a function of a microbatch's info, or costs, that count features (see
+            EncoderSpec).
+        base: The module that has the encoder and the language model; default "model".
+        language: The language model's name in it; default "language_model".
+        decoder: Its description; default: that of its config's model_type.
+        inputs: Names of fields; default ("pixel_values",).
+        stacked: Of the config, how many more features a token has, added to the hidden states after
+            each of the first layers (DeepStack); default 0.
+        layered: Of the encoder's one module, its layers, and what makes their constants
+            (EncoderSpec's prepare) of the fields `inputs[1:]`; default: it is one layer.
     """
 
     encoder: tuple[str, ...]

@@ -144,8 +144,7 @@ def set_weights(
 
 def saved_name(model: Any, name: str) -> str:
     """Return the name under which a weight, that may be tied, is saved."""
-    saved: str = model.all_tied_weights_keys.get(name, name)
-    return saved
+    return str(model.all_tied_weights_keys.get(name, name))
 
 
 def _names_in_files(model: Any, name: str, known: set[str]) -> list[str]:

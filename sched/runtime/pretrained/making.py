@@ -33,6 +33,7 @@ def materialise(
             for name, old in held.items():
                 if old is None or not old.is_meta:
                     continue
+                # Tied tensors are one tensor in several places, and get one copy.
                 if old not in copies:
                     where, known = f"{start}.{below}.{name}", (precisions or {}).items()
                     kind = next((k for part, k in known if re.search(part, where)), old.dtype)
@@ -54,8 +55,7 @@ def find_precisions(model: Any, kind: torch.dtype) -> Mapping[str, torch.dtype]:
             f"{type(model).__name__} is no model of transformers, of which weights= makes a part; "
             "make the whole model on every process"
         )
-    precisions: Mapping[str, torch.dtype] = model._get_dtype_plan(kind)
-    return precisions
+    return dict(model._get_dtype_plan(kind))
 
 
 def draw(model: nn.Module, units: Mapping[str, nn.Module], seed: int) -> None:

@@ -174,8 +174,7 @@ def _converted(model: Any, tensors: dict[str, Tensor]) -> dict[str, Tensor]:
     """Return tensors as released files have them."""
     from transformers.core_model_loading import revert_weight_conversion
 
-    reverted: dict[str, Tensor] = revert_weight_conversion(model, tensors)
-    return reverted
+    return dict(revert_weight_conversion(model, tensors))
 
 
 def _append(path: Path, tensors: Iterable[Tensor], header: Mapping[str, Tensor]) -> None:

@@ -98,22 +98,22 @@ def collect_facts(
     )
 
 
-def combine(everyone: Sequence[RankFacts], program: Program) -> ModelFacts:
+def combine(facts_by_rank: Sequence[RankFacts], program: Program) -> ModelFacts:
     """Return what follows from the facts of all ranks. Raises ValueError as `agree` does."""
-    if len(everyone) != len(program.ranks):
+    if len(facts_by_rank) != len(program.ranks):
         raise ValueError(
-            f"the program has {len(program.ranks)} ranks, the mesh {len(everyone)} in its pp "
+            f"the program has {len(program.ranks)} ranks, the mesh {len(facts_by_rank)} in its pp "
             "dimension; make the schedule for as many ranks"
         )
     # All ranks have the same facts and find the same fault, so none is left waiting for the others.
-    for rank, facts in enumerate(everyone):
+    for rank, facts in enumerate(facts_by_rank):
         placed = program.stages_of(rank)
         if tuple(sorted(facts.trained)) != placed:
             raise ValueError(
                 f"rank {rank} has stages {sorted(facts.trained)}, the schedule places "
                 f"{list(placed)} on it; give each rank a module for each of its stages"
             )
-        first = everyone[0]
+        first = facts_by_rank[0]
         if facts.generator != first.generator:
             raise ValueError(
                 f"rank {rank} has the generator {facts.generator!r}, rank 0 {first.generator!r}; "
@@ -129,24 +129,24 @@ def combine(everyone: Sequence[RankFacts], program: Program) -> ModelFacts:
                 f"rank {rank} has the encoders {[*facts.encoders]}, rank 0 {[*first.encoders]}; "
                 "give every rank the same in one order"
             )
-    sharded = sorted(s for facts in everyone for s, yes in facts.sharded.items() if yes)
+    sharded = sorted(s for facts in facts_by_rank for s, yes in facts.sharded.items() if yes)
     layers = (
-        [n for facts in everyone for n, yes in facts.encoders[name].items() if yes]
-        for name in everyone[0].encoders
+        [n for facts in facts_by_rank for n, yes in facts.encoders[name].items() if yes]
+        for name in facts_by_rank[0].encoders
     )
     lowest = tuple(min(numbers, default=None) for numbers in layers)
-    counts = Counter(name for facts in everyone for name in facts.names)
-    copies = {name for facts in everyone for name in facts.copies}
+    counts = Counter(name for facts in facts_by_rank for name in facts.names)
+    copies = {name for facts in facts_by_rank for name in facts.copies}
     unclear = tuple(sorted(n for n, count in counts.items() if count > 1 or n in copies))
     encoded = any(number is not None for number in lowest)
-    flows = tuple(_flows(everyone, program, encoded))
-    return ModelFacts(flows, tuple(sharded), lowest, ranks_with_shared(everyone), unclear)
+    flows = tuple(_flows(facts_by_rank, program, encoded))
+    return ModelFacts(flows, tuple(sharded), lowest, ranks_with_shared(facts_by_rank), unclear)
 
 
-def ranks_with_shared(everyone: Sequence[RankFacts]) -> dict[str, tuple[int, ...]]:
+def ranks_with_shared(facts_by_rank: Sequence[RankFacts]) -> dict[str, tuple[int, ...]]:
     """Return the ranks with each shared parameter or copy. Raises ValueError for unlike ones."""
     ranks_by_name: dict[str, tuple[int, ...]] = {}
-    descriptions = [{**facts.copies, **facts.shared} for facts in everyone]
+    descriptions = [{**facts.copies, **facts.shared} for facts in facts_by_rank]
     for name in sorted({name for row in descriptions for name in row}):
         ranks = tuple(rank for rank, row in enumerate(descriptions) if name in row)
         alike = {descriptions[rank][name]: rank for rank in ranks}
@@ -156,7 +156,7 @@ def ranks_with_shared(everyone: Sequence[RankFacts]) -> dict[str, tuple[int, ...
                 f"the shared parameter {name!r} is {which}; ranks share parameters of one shape "
                 "and precision, all trained or all frozen"
             )
-        if len(ranks) < 2 and name in everyone[ranks[0]].copies:
+        if len(ranks) < 2 and name in facts_by_rank[ranks[0]].copies:
             continue  # the only encoder pipeline
         if len(ranks) < 2:
             raise ValueError(
@@ -167,17 +167,17 @@ def ranks_with_shared(everyone: Sequence[RankFacts]) -> dict[str, tuple[int, ...
     return ranks_by_name
 
 
-def _flows(everyone: Sequence[RankFacts], program: Program, encoded: bool) -> Iterator[bool]:
+def _flows(facts_by_rank: Sequence[RankFacts], program: Program, encoded: bool) -> Iterator[bool]:
     """Yield for each stage whether anything before it is trained, and at the end for its output.
 
     `encoded`: whether any encoder is trained; then every F that gets features returns gradients.
     """
-    trained = {stage: yes for facts in everyone for stage, yes in facts.trained.items()}
+    trained = {stage: yes for facts in facts_by_rank for stage, yes in facts.trained.items()}
     # Stages whose features' gradients an edge takes back to an encoder.
     back = {e.source.stage for e in program.edges if encoded and e.source.kind in BACKWARD}
-    if any(facts.images for facts in everyone):
+    if any(facts.images for facts in facts_by_rank):
         back.add(0)
-    yield (flows := any(facts.embedding for facts in everyone))
+    yield (flows := any(facts.embedding for facts in facts_by_rank))
     for stage in range(program.stages):
         flows = flows or trained[stage] or stage in back
         yield flows

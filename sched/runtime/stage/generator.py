@@ -27,18 +27,26 @@ from .calling import StateCapture, Take, call_module, find_layer
 class GeneratorSpec:
     """A second head that learns from the language model's last hidden states, such as a decoder.
 
-    `module`: called with the states and the fields `inputs` of a microbatch, returns its loss, the
-    *sum* over what it generates; None on ranks that do not run it. `tokens`: the number of its
-    states in a microbatch, by cost ({"pictures": 16}) or as a function of its info; a microbatch of
-    0 has nothing to generate, and the module is not called. `width`: of a state, so states are
-    (tokens, width). `take`: called with the last hidden states and the fields of the microbatch
-    that its rank has, `marks` among them, returns the states; without it, they are the hidden
-    states. `states`: the name of the layer in the last stage's module whose output the hidden
-    states are; the stage's output by default, which with vocabulary passes they are. `weigh`: what
-    a microbatch's loss counts in the step's: "token" and "sample" as for the language model's, or a
-    function of its info. `trainable`: False freezes the module; gradients go through it. `dtype`:
-    the precision of the states. `module_name`: of the module in the whole model, under which
-    checkpoints hold it; by default `generators.NAME`.
+    Args:
+        name: In messages and checkpoints, the same on every rank.
+        module: Called with the states and the fields `inputs` of a microbatch, returns its loss,
+            the *sum* over what it generates; None on ranks that do not run it.
+        tokens: The states of a microbatch, by cost ({"pictures": 16}) or as a function of its info;
+            for 0 the module is not called.
+        width: Of a state, so states are (tokens, width).
+        inputs: The fields that the module gets; default: none.
+        take: Called with the last hidden states and the microbatch's fields on this rank, returns
+            the states; default: they are the hidden states.
+        marks: The fields that `take` reads; default: none.
+        states: The layer in the last stage's module whose output the hidden states are; default:
+            the stage's output, as with vocabulary passes.
+        weigh: What a microbatch's loss counts in the step's: "token", "sample", or a function of
+            its info; default "sample".
+        trainable: False freezes the module; gradients go through it. Default True.
+        dtype: The precision of the states; default torch.float32.
+        module_name: What checkpoints call the module; default `generators.NAME`.
+
+    Raises ValueError for another `weigh`, and for sharded modules.
     """
 
     name: str

@@ -37,17 +37,23 @@ def split(
 ) -> list[nn.Module]:
     """Return the stages of a model, by number; give each rank those that the schedule puts there.
 
-    `plan`: a SplitPlan, or the file that `counterpoise plan job --out` wrote, also of a part.
-    `layers`: the names of the model's lists of layers, whose layers follow each other, such as
-    "model.layers"; "" for a model that is a list itself. `first`, `last`: the names of modules
-    before and after them, such as "model.embed_tokens" and "model.norm"; they take and return one
-    tensor. `call`: how a layer is called; by default with the hidden states and the stage's extras
-    by keyword. Where a layer returns several values the first are the hidden states. `calls`: how
-    single modules are called, by their names, with what the model's forward does between them.
-    `prepare`: called once in each stage, behind `first`; its modules find what it returns among the
-    extras. `finish`: what the loss of vocabulary passes does to logits, such as a softcap. `check`:
-    a tiny microbatch, the input first, for which logits and gradients of the stages are compared
-    with those of the model's forward; by default one is made, and False compares nothing.
+    Args:
+        model: The whole model.
+        plan: A SplitPlan, or the file that `counterpoise plan job --out` wrote, also of a part.
+        layers: The names of the lists of layers, which follow each other, such as "model.layers";
+            "" for a model that is a list itself. Default "layers".
+        first: The modules before the layers, such as "model.embed_tokens"; each takes and returns
+            one tensor. Default: none.
+        last: The same behind the layers, such as "model.norm".
+        call: How a layer is called; default: with the hidden states and the stage's extras by
+            keyword. Where a layer returns several values the first are the hidden states.
+        calls: {name: how this module is called}, with what the model's forward does between them.
+        prepare: Called once in each stage, behind `first`; its modules find what it returns among
+            the extras.
+        finish: What the loss of vocabulary passes does to logits, such as a softcap.
+        check: A tiny microbatch, the input first, for which logits and gradients of the stages are
+            compared with those of the model's forward; default: one is made. False for none.
+
     Raises ValueError for another number of layers than the plan's, names that the model has not, a
     difference, with the first module where it appears, and a weight of a stage that a module which
     is in none has, too. Pipeline sums the gradients of parameters that several stages have.

@@ -98,12 +98,17 @@ def lane_groups(
 class Units:
     """The units of a job, to be given to Pipeline in place of a mesh.
 
-    `backbone`, `encoder`: the sizes of the language model, and of the encoders, each of which has
-    an equal share of its layers on every rank of a pipeline. `ahead`: how many microbatches an
-    encoder is ahead of the language model that takes them. `device`: the type of device that
-    tensors are on. `generator`: the size of the generator, whose pp is 1. None stands for a unit
-    that the job does not have. `spread`: whether encoders' replicas share the images of each
-    microbatch, as `Balance(dispatch="images")` has it, or get whole microbatches in turn.
+    Args:
+        backbone: The UnitSize of the language model.
+        encoder: The UnitSize of the encoders, each of which has an equal share of its layers on
+            every rank of a pipeline; default: none.
+        ahead: How many microbatches an encoder is ahead of the language model; default 2.
+        device: The type of device that tensors are on; default "cpu".
+        generator: The UnitSize of the generator, whose pp is 1; default: none.
+        spread: True if encoders' replicas share the images of each microbatch, as
+            `Balance(dispatch="images")` has it; default: they get whole microbatches in turn.
+
+    Raises ValueError for sizes below one and units that cannot run so.
 
     >>> units = Units(backbone=UnitSize(dp=2, pp=2), encoder=UnitSize(dp=3, pp=1))
     >>> units.ranks, units.seats, [units.seat(rank) for rank in range(units.ranks)]

@@ -201,17 +201,17 @@ def agree(facts: RankFacts, program: Program, place: UnitPlace, deadline_s: floa
     PeerLostError if the facts of all do not come within the deadline.
     """
     units = place.units
-    everyone = place.gather(facts, deadline_s)
-    alike = gather_objects(everyone, place.replicas, place.device, deadline_s)
+    by_rank = place.gather(facts, deadline_s)
+    alike = gather_objects(by_rank, place.replicas, place.device, deadline_s)
     by_replica = [
-        combine([everyone[units.rank(replica, seat)] for seat in range(units.seats)], program)
+        combine([by_rank[units.rank(replica, seat)] for seat in range(units.seats)], program)
         for replica in range(units.backbone.dp)
     ]
-    shared = ranks_with_shared(everyone)
+    shared = ranks_with_shared(by_rank)
     refuse_between_units(shared, units)
     by_replica = [replace(model, shared=shared) for model in by_replica]
     first, *later = by_replica
-    if alike.count(everyone) != len(alike) or any(model != first for model in later):
+    if alike.count(by_rank) != len(alike) or any(model != first for model in later):
         rows = alike if len(alike) > 1 else by_replica
         raise ValueError(
             "replicas do not train or shard the same stages: "

@@ -9,7 +9,7 @@ label smoothing and l the weight of the z-loss,
 which is `torch.nn.functional.cross_entropy` with label smoothing, plus the z-loss. A rank that
 holds part of the columns computes its maximum, the sum of exponentials relative to it, the logit of
 the label if the column is its own, and the sum of its logits. These three or four numbers a token
-are all that ranks exchange; from everybody's, each rank computes the same loss and log Z.
+are all that ranks exchange; from those of all, each rank computes the same loss and log Z.
 
 Statistics are in single precision (double, where the model is), whatever the model computes in.
 """

@@ -162,15 +162,22 @@ def _take(whole: Tensor, sharding: Sharding, device: torch.device | str | None) 
 class VocabParallel:
     """The output layer, and the input embedding if given, to be divided over all pipeline ranks.
 
-    `lm_head`: an `nn.Linear` of (words, hidden), `embedding`: an `nn.Embedding` of as many words,
-    whole on every rank (the meta device will do); with the same weight in both they stay tied.
-    `algorithm`: the form of the output layer, which the schedule must have too: "alg2" (one
-    barrier), "alg1" (two), "naive" (three). `keep`: what is kept between a microbatch's S and its
-    T besides the hidden states: "logits", in the model's precision, or "nothing", then T computes
-    them a second time, a piece at once. `loss`: the options of the loss. `gradient_sum`: the
-    precision in which the ranks' parts of dX are added up: "single", or "model" for the model's,
-    with half the bytes and errors that grow with the ranks. `lm_head_name`, `embedding_name`: what
-    checkpoints call the two layers.
+    Args:
+        lm_head: An `nn.Linear` of (words, hidden), whole on every rank (the meta device will do).
+        embedding: An `nn.Embedding` of as many words, to be divided, too; with the weight of
+            `lm_head` they stay tied. Default: none.
+        algorithm: The form of the output layer, which the schedule must have, too: "alg2" (one
+            barrier), "alg1" (two), "naive" (three); default "alg2".
+        keep: What is kept between a microbatch's S and its T besides the hidden states: "logits",
+            in the model's precision, or "nothing", then T computes them a second time, a piece at
+            once; default "logits".
+        loss: The LossOptions; default: plain cross entropy.
+        gradient_sum: The precision in which the ranks' parts of dX are added up: "single", or
+            "model", with half the bytes and errors that grow with the ranks; default "single".
+        lm_head_name: What checkpoints call the output layer; default "lm_head".
+        embedding_name: What checkpoints call the embedding; default "embedding".
+
+    Raises ValueError and TypeError for layers and options that cannot be divided.
     """
 
     lm_head: nn.Linear

@@ -11,6 +11,7 @@ from collections.abc import Iterator
 import click
 
 from counterpoise.tools.cli import COMMANDS, group
+from counterpoise.tools.console.commands import Command
 from tests.docs.generate.docstrings import escaped
 
 TITLE = "All commands"
@@ -53,9 +54,12 @@ def _described(command: click.Command, context: click.Context, heading: str) -> 
     yield from map(_paragraph, inspect.cleandoc(command.help or "").split("\n\n"))
     usage = " ".join(command.collect_usage_pieces(context))
     yield f"```text\n{context.command_path} {usage}\n```"
-    rows = [_row(each, context) for each in command.params if isinstance(each, click.Option)]
-    if rows:
-        yield "\n".join(["| option | meaning |", "| -- | -- |", *rows])
+    if isinstance(command, Command):
+        for heading, records in command.option_groups(context).items():
+            rows = [_row(*record) for record in records if "--help" not in record[0]]
+            if rows:
+                name = "key" if heading.startswith("Keys") else "option"
+                yield "\n".join([f"{heading}:\n", f"| {name} | meaning |", "| -- | -- |", *rows])
     if isinstance(command, click.Group):
         for name in command.list_commands(context):
             below = command.get_command(context, name)
@@ -77,8 +81,7 @@ def _paragraph(text: str) -> str:
     return re.sub(r"(?<!\\)([*<])", r"\\\1", text)
 
 
-def _row(option: click.Option, context: click.Context) -> str:
-    names, meaning = option.get_help_record(context) or ("", "")
+def _row(names: str, meaning: str) -> str:
     # what may be given is told in brackets behind the meaning: [x>=1]
     names = names.replace(" RANGE", "").replace("|", "\\|")
     return f"| `{names}` | {escaped(' '.join(meaning.split()))} |"

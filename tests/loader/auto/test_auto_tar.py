@@ -42,7 +42,7 @@ def by_auto(dataset: Any, key: Any = None) -> Costs:
 def by_analyze(capsys: pytest.CaptureFixture[str], out: Path, *words: object) -> Costs:
     """Return each sample's costs by its key, as `analyze` writes them."""
     with pytest.raises(SystemExit) as end:
-        main(["analyze", *map(str, words), "--out", str(out), "--jobs", "1", "--ranks", "2"])
+        main(["analyze", *map(str, words), "--out", str(out), "--workers", "1", "--ranks", "2"])
     assert end.value.code == 0, capsys.readouterr().err
     table = np.load(out / "index.npz")
     names = [name for name in table if name not in ("key", "source", "sources")]
@@ -184,7 +184,7 @@ def test_analyze_says_what_it_found_and_keeps_rows_of_other_costs_apart(
         if length:
             write_shards(shards, [each + 1 for each in LENGTHS])
         with pytest.raises(SystemExit):
-            main([*words, "--out", str(tmp_path / "out"), "--jobs", "1"])
+            main([*words, "--out", str(tmp_path / "out"), "--workers", "1"])
         report = json.loads(capsys.readouterr().out.splitlines()[-1])
         assert report["costs_found"] == "tokens (input_ids), pixels"
         assert report["resources"]["tokens"]["sum"] == sum(LENGTHS) + length * len(LENGTHS)

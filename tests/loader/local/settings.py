@@ -9,7 +9,7 @@ import numpy as np
 import torch
 from torch.utils.data import default_collate
 
-from counterpoise import Ranks
+from counterpoise import OnError, Ranks
 from counterpoise.balancer.planning.problem.options import NAMES
 from counterpoise.loader import DataLoader
 from counterpoise.workers.sources.interface import Probe, Source
@@ -124,11 +124,12 @@ class Setting:
 
     def make(self, **changes: Any) -> DataLoader:
         """Return the loader. Raises ValueError for settings that contradict each other."""
+        arguments = {**self.loader, **changes}
+        policy = {name: arguments.pop(name) for name in ON_ERROR_FIELDS if name in arguments}
+        if policy:
+            arguments["on_error"] = OnError(arguments["on_error"], **policy)
         return DataLoader(
-            self.dataset(),
-            balance=flat_balance(**self.balance),
-            cost=self.cost(),
-            **{**self.loader, **changes},
+            self.dataset(), balance=flat_balance(**self.balance), cost=self.cost(), **arguments
         )
 
     def second(self) -> "Setting":
@@ -140,6 +141,7 @@ class Setting:
 
 
 BALANCE_OPTIONS = ("accumulate", "budgets", "partition")
+ON_ERROR_FIELDS = ("dead_letter", "max_errors")
 
 
 def draw(number: int) -> Setting:

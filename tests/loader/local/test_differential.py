@@ -15,7 +15,7 @@ IN_PROCESSES, MANY_IN_PROCESSES = 10, 100
 
 def expected_of(setting: Setting, monkeypatch: pytest.MonkeyPatch) -> tuple[Run, Run]:
     with monkeypatch.context() as patch:
-        patch.setattr(assembly, "connection_of", by_balancer)
+        patch.setattr(assembly, "choose_connection", by_balancer)
         return deliver(setting)
 
 

@@ -209,7 +209,7 @@ def check_name(family):
 
 def test_prometheus_gets_every_number_of_the_stats():
     client = pytest.importorskip("prometheus_client")
-    loader = balanced(BROKEN, num_workers=2, name="train")
+    loader = balanced(BROKEN, num_workers=2, ranks=cp.Ranks(virtual=2, name="train"))
     list(loader)
     registry = client.CollectorRegistry()
     registry.register(loader.metrics())

@@ -17,7 +17,7 @@ from counterpoise.loader import LoaderError
 from counterpoise.loader.peers import joining, members
 from counterpoise.loader.peers.exchange import Peers
 from counterpoise.loader.peers.joining import meet
-from counterpoise.loader.step.ranks import RankArguments
+from counterpoise.loader.step.ranks import Ranks
 
 TIMEOUT_S = 5.0
 TASK, PORT, HOSTS, RANK = sys.argv[1], sys.argv[2], sys.argv[3], int(sys.argv[4])
@@ -104,7 +104,7 @@ def run() -> None:
         say("started")
         time.sleep(60)
     try:
-        peers = meet(RankArguments().find(), "train", {"data": "x"}, TIMEOUT_S)
+        peers = meet(Ranks().find(), "train", {"data": "x"}, TIMEOUT_S)
     except LoaderError as error:
         say_missing(str(error))
     else:

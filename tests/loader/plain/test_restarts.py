@@ -101,7 +101,7 @@ def test_what_cannot_go_on_elsewhere_is_refused(data: Any) -> None:
 
 
 def test_what_needs_shared_memory_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(memory, "why_no_memory_files", lambda: "there are none")
+    monkeypatch.setattr(memory, "find_memory_file_fault", lambda: "there are none")
     with pytest.raises(ValueError, match=r"worker_restarts=1 needs shared memory.*there are none"):
         iter(loader(Deadly(), on_error=OnError(worker_restarts=1)))
 

@@ -160,7 +160,7 @@ def test_clean_workers_have_an_arena_too() -> None:
 
 
 def test_without_memory_files_batches_come_in_torchs_way(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(memory, "why_no_memory_files", lambda: "there are none")
+    monkeypatch.setattr(memory, "find_memory_file_fault", lambda: "there are none")
     batch = next(iter(DataLoader(Pictures(), 4, num_workers=1)))
     assert batch["pixels"].is_shared()
     check(batch, 0)

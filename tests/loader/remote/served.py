@@ -9,7 +9,7 @@ from counterpoise import Balancer, Ranks
 from counterpoise.balancer.planning.problem.config import PlanConfig
 from counterpoise.balancer.protocol.job_spec import JobSpec
 from counterpoise.loader import DataLoader
-from counterpoise.loader.assembly import connection_of, settings_of
+from counterpoise.loader.assembly import choose_connection, read_settings
 from counterpoise.loader.balanced.settings import LoopSettings
 from counterpoise.loader.remote_dataset import RemoteDataset
 from counterpoise.loader.step.ranks import Place
@@ -46,8 +46,8 @@ def connect_to(address: str, job_name: str | None = None) -> Any:
         RemoteDataset("*.tar"), 2, False, balance="fixed", balancer=Balancer(address, job=job_name)
     )
     assert loader._arguments is not None
-    local = settings_of(loader, loader._arguments)
-    return connection_of(LoopSettings(JOB, local, Place((0,), 1)))()
+    local = read_settings(loader, loader._arguments)
+    return choose_connection(LoopSettings(JOB, local, Place((0,), 1)))()
 
 
 def described(batch: Any, info: Any) -> tuple[str, str]:

@@ -348,5 +348,5 @@ def test_a_ledger_goes_on_rightly_or_is_refused_by_name(
     by: str, numbers: range, folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     if by == "a balancer":
-        monkeypatch.setattr(assembly, "connection_of", by_balancer)
+        monkeypatch.setattr(assembly, "choose_connection", by_balancer)
     check(numbers, folder)

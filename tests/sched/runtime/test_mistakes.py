@@ -25,6 +25,10 @@ from counterpoise.sched.runtime.units.place import UnitPlace
 from tests.sched.runtime.models import total_loss
 
 ENCODER = EncoderSpec("vision", [nn.Linear(2, 2)], tokens={"tiles": 1}, width=2)
+# Without types: mypy would find the mistakes.
+Hidden: Any = HiddenStates
+Loss: Any = StepLoss
+Options: Any = StageOptions
 VALUES = {"stages": StageModules, "hidden": HiddenStates, "loss": StepLoss, "run": StageOptions}
 
 
@@ -41,7 +45,12 @@ def pipeline(**changed: Any) -> Callable[[], Pipeline]:
         # misspelt
         (pipeline(schedul="1f1b"), TypeError, "no argument schedul; did you mean schedule=?"),
         (pipeline(auxilary=max), TypeError, "did you mean auxiliary= of loss=StepLoss(...)?"),
-        (partial(StepLoss, weight=1), TypeError, "no argument weight; did you mean weigh=?"),
+        (partial(Loss, weight=1), TypeError, "no argument weight; did you mean weigh=?"),
+        (
+            pipeline(options={"chunks": 2}), TypeError,
+            "no argument options: write schedule=partial(schedule, NAME, ...)",
+        ),
+        (pipeline(images=[]), TypeError, "no argument images: write encoders=TravellingImages("),
         # in a value
         (
             pipeline(loss=None, labels=("y",)), TypeError,
@@ -55,6 +64,8 @@ def pipeline(**changed: Any) -> Callable[[], Pipeline]:
             pipeline(extras=("positions",), recompute=True), TypeError,
             "write run=StageOptions(extras=('positions',), recompute=True)",
         ),
+        (pipeline(merge=max), TypeError, "no argument merge: write run=StageOptions(merge=max)"),
+        (pipeline(weigh="sample"), TypeError, "loss=StepLoss(total_loss, weigh='sample')"),
         (pipeline(shared={}), TypeError, "write stages=StageModules({}, shared={})"),
         # of another type
         (
@@ -65,7 +76,7 @@ def pipeline(**changed: Any) -> Callable[[], Pipeline]:
         (pipeline(stages={0: nn.Linear}), ValueError, "stage 0 is a type; give an nn.Module"),
         (pipeline(hidden="64"), ValueError, "hidden is '64'; give the last dimension"),
         (
-            partial(HiddenStates, 64, dtype="bfloat16"), ValueError,
+            partial(Hidden, 64, dtype="bfloat16"), ValueError,
             "dtype is 'bfloat16'; give a torch.dtype: torch.bfloat16",
         ),
         (pipeline(loss="sum"), ValueError, "loss is 'sum'; give a function of the last stage's"),
@@ -75,7 +86,7 @@ def pipeline(**changed: Any) -> Callable[[], Pipeline]:
             "info; did you mean 'token'?",
         ),
         (
-            partial(StageOptions, extras="position_ids"), ValueError,
+            partial(Options, extras="position_ids"), ValueError,
             "extras is 'position_ids'; give a tuple of fields: ('position_ids',)",
         ),
         (

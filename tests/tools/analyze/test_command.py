@@ -17,7 +17,7 @@ import pytest
 from counterpoise.balancer import Balance
 from counterpoise.tools.analyze.command import command
 from counterpoise.tools.cli import main
-from counterpoise.tools.demo.command import BUDGETS, VIRTUAL_RANKS, DemoSettings, microbatches
+from counterpoise.tools.demo.command import BUDGETS, VIRTUAL_RANKS, microbatches
 from counterpoise.tools.demo.data import ensure_demo_data
 from counterpoise.tools.demo.train import StepRecord, measure_load, summarize
 
@@ -173,7 +173,7 @@ def test_samples_that_cost_nothing_are_told_to_leave_balancing_off(
 def test_a_sample_of_a_table_is_measured(
     skewed: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    found = analyze(capsys, skewed, "--sample", 500, "--out", tmp_path / "out")
+    found = analyze(capsys, skewed, "--samples", 500, "--out", tmp_path / "out")
     assert (found["samples"], found["analyzed"]) == (3000, 500)
 
 
@@ -192,13 +192,13 @@ def test_the_demo_waits_as_long_as_analyze_says(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """One from delivered tensors, the other from probes: same data, seed and plan."""
-    settings = DemoSettings(ensure_demo_data(tmp_path, samples=256), workers=0)
+    shards = ensure_demo_data(tmp_path, samples=256)
     words = ["--ranks", str(VIRTUAL_RANKS), "--accumulate", "2", "--batch-size", "4"]
     words += [word for n, value in BUDGETS.items() for word in ("--budget", f"{n}={value}")]
     transform = ("--transform", "counterpoise.tools.demo.transform:transform")
-    report = analyze(capsys, settings.data, *transform, *words, "--out", tmp_path / "out")
+    report = analyze(capsys, shards, *transform, *words, "--out", tmp_path / "out")
     for name, run in (("waited", "torch"), ("waiting", "balanced")):
-        steps = groupby(microbatches(run, settings), key=attrgetter("step"))
+        steps = groupby(microbatches(run, shards, workers=0), key=attrgetter("step"))
         records = [
             StepRecord(tuple(measure_load(each, cpu_s=1.0) for each in step), loss=1.0)
             for _, step in steps
@@ -228,7 +228,7 @@ def test_settings_of_found_costs_are_those_of_a_loader_that_balances_by_them(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     source, out = f"{__name__}:Uncosted", tmp_path / "out"
-    report = analyze(capsys, source, "--out", out, "--ranks", 2, "--jobs", 1)
+    report = analyze(capsys, source, "--out", out, "--ranks", 2, "--workers", 1)
     assert report["costs_found"] == "elements"
     pasted = report["recommended"]["settings"].replace("num_workers=8, ", "collate_fn=list, ")
     pasted = pasted.replace('layout="packed"', 'layout="torch"')
@@ -237,7 +237,7 @@ def test_settings_of_found_costs_are_those_of_a_loader_that_balances_by_them(
     steps = list(names["loader"].steps())
     for batch, info in zip(steps[0].microbatches, steps[0].infos, strict=True):
         assert info.costs == {"elements": sum(map(len, batch))}
-    few = analyze(capsys, source, "--out", out, "--sample", 99, "--ranks", 2, "--jobs", 1)
+    few = analyze(capsys, source, "--out", out, "--samples", 99, "--ranks", 2, "--workers", 1)
     assert "# not all were measured: give DataLoader a cost=" in few["recommended"]["settings"]
 
 

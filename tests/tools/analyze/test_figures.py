@@ -54,7 +54,7 @@ def report(shards: list[str], tmp_path_factory: pytest.TempPathFactory) -> dict[
         str(COUNT),
     ]
     words += [w for name, value in BUDGETS.items() for w in ("--budget", f"{name}={value}")]
-    words += ["--out", str(out), "--cache", str(out / "cache"), "--jobs", "1"]
+    words += ["--out", str(out), "--cache", str(out / "cache"), "--workers", "1"]
     with pytest.raises(SystemExit) as end:
         main(["analyze", *shards, *words])
     assert end.value.code == 0

@@ -90,7 +90,7 @@ def costs_by_loader(dataset: Any) -> list[dict[str, int]]:
 def test_analyze_finds_what_auto_finds_in_the_same_rows(
     name: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    words = ["--jobs", "1", "--ranks", "2", "--out", str(tmp_path)]
+    words = ["--workers", "1", "--ranks", "2", "--out", str(tmp_path)]
     with pytest.raises(SystemExit) as end:
         main(["analyze", f"{__name__}:{name}", *words])
     assert end.value.code == 0, capsys.readouterr().err

@@ -76,7 +76,7 @@ def test_a_cluster_of_two_nodes_gives_the_identical_report(
     cluster: str, data: Path, tmp_path: Path
 ) -> None:
     words = [str(data / "shards"), "--ranks", "4"]
-    alone = analyze(tmp_path / "alone", *words, "--jobs", "1")
+    alone = analyze(tmp_path / "alone", *words, "--workers", "1")
     spread = analyze(tmp_path / "ray", *words, "--ray", cluster)
     assert spread == alone
     assert len(list((tmp_path / "ray" / "parts").iterdir())) > 1
@@ -86,7 +86,8 @@ def test_a_cluster_of_two_nodes_gives_the_identical_report(
 def test_a_cluster_of_two_nodes_prepares_the_identical_shards(
     cluster: str, data: Path, tmp_path: Path
 ) -> None:
-    words = ["--samples-per-shard", "99", "--transform", "counterpoise:VisionLanguage", "--json"]
+    transform = "counterpoise.workers:VisionLanguage"
+    words = ["--samples-per-shard", "99", "--transform", transform, "--json"]
     found = []
     for name, where in (("alone", ["--workers", "1"]), ("ray", ["--ray", cluster])):
         program = [str(Path(sys.executable).with_name("counterpoise")), "prepare"]

@@ -24,7 +24,7 @@ def test_records_have_the_figures_of_the_shards(
     form: type, shards: cp.TarDataset, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     folder = form(shards, tmp_path / "records")
-    options = ["--ranks", 4, "--jobs", 1]
+    options = ["--ranks", 4, "--workers", 1]
     theirs = analyze(capsys, *shards.files, *options, "--out", tmp_path / "a")
     suffix = next(folder.glob("*.json*")).suffix
     ours = analyze(capsys, f"{folder}/*{suffix}", *options, "--out", tmp_path / "b")
@@ -32,7 +32,7 @@ def test_records_have_the_figures_of_the_shards(
         for name in ("inputs", "seconds"):
             del report[name]
     assert ours == theirs
-    again = analyze(capsys, folder, *options, "--sample", 50, "--out", tmp_path / "c")
+    again = analyze(capsys, folder, *options, "--samples", 50, "--out", tmp_path / "c")
     assert again["samples"] == 200
     assert list(tmp_path.glob("records/*.costs"))
 

@@ -254,7 +254,7 @@ def test_ctrl_c_ends_with_130_and_leaves_what_was_scanned(tmp_path: Path) -> Non
     out, gate = tmp_path / "out", tmp_path / "gate"
     os.mkfifo(gate)
     words = [COMMAND, "analyze", "slow_data:data"]
-    words += ["--cost", "slow_data:cost", "--jobs", "1", "--out", str(out)]
+    words += ["--cost", "slow_data:cost", "--workers", "1", "--out", str(out)]
     process = Popen(words, cwd=tmp_path, stderr=subprocess.PIPE)
     with gate.open("rb"):  # opens when the second task has come to the gate
         process.send_signal(signal.SIGINT)

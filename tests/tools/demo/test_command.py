@@ -53,8 +53,8 @@ def check(report: dict[str, Any], samples: int) -> None:
 
 @pytest.fixture(scope="module")
 def run(tmp_path_factory: pytest.TempPathFactory) -> subprocess.CompletedProcess[str]:
-    # 100 samples in steps of 32: the last step is not full.
-    words = ["--samples", "100", "--samples-per-step", "32", "--batch-size", "2", "--workers", "1"]
+    # 100 samples in steps of 64: the last step is not full.
+    words = ["--samples", "100", "--workers", "1"]
     return counterpoise(tmp_path_factory.mktemp("cache"), "demo", "--json", *words)
 
 
@@ -82,7 +82,7 @@ def test_a_table_compares_the_runs_and_three_lines_say_what_is_next(
     monkeypatch.setattr(loops, "IS_COMPILED", False)  # as where there was no compiler
     loops._say_once.cache_clear()
     with pytest.raises(SystemExit) as ended:
-        main(["demo", "--samples", "32", "--samples-per-step", "32", "--workers", "1"])
+        main(["demo", "--samples", "64", "--workers", "1"])
     assert not ended.value.code
     table, said = capfd.readouterr()
     # in front of all bars, and not within one
@@ -101,16 +101,15 @@ def test_a_table_compares_the_runs_and_three_lines_say_what_is_next(
 
 @pytest.mark.long  # tests/deliveries looks at every real sample, too
 def test_real_samples_all_arrive(data: Path, tmp_path: Path) -> None:
-    words = ["--data", str(data / "shards" / "*.tar")]
+    words = [str(data / "shards" / "*.tar")]
     check(report_of(counterpoise(tmp_path, "demo", "--json", *words)), 1336)
 
 
 @pytest.mark.parametrize(
     ("words", "message"),
     [
-        (["--samples-per-step", "20"], "8 ranks x 4 samples or a multiple"),
         (["--samples", "2"], "2 samples cannot fill"),
-        (["--data", "nowhere/*.tar"], "nowhere"),
+        (["nowhere/*.tar"], "nowhere"),
     ],
 )
 def test_wrong_settings_are_one_line_and_status_2(

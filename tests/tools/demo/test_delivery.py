@@ -3,14 +3,13 @@
 import hashlib
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from counterpoise.tools.demo.command import DemoSettings, microbatches
+from counterpoise.tools.demo.command import microbatches
 from counterpoise.tools.demo.data import ensure_demo_data
 from counterpoise.tools.demo.train import DemoMicrobatch
 from counterpoise.tools.demo.transform import transform
@@ -50,12 +49,12 @@ def delivered(found: Iterable[DemoMicrobatch]) -> dict[int, Counter[str]]:
 
 
 def test_all_runs_get_every_sample_once_and_in_the_same_steps(tmp_path: Path) -> None:
-    settings = DemoSettings(ensure_demo_data(tmp_path, samples=100, shards=3))
-    dataset = open_data(settings.data, transform)
+    shards = ensure_demo_data(tmp_path, samples=100, shards=3)
+    dataset = open_data(shards, transform)
     samples = (dataset[k] for k in range(len(dataset)))
     expected = Counter(digest(each["input_ids"], each["pixel_values"]) for each in samples)
     found = {
-        (name, workers): delivered(microbatches(name, replace(settings, workers=workers)))
+        (name, workers): delivered(microbatches(name, shards, workers))
         for name, workers in (("torch", 0), ("ours", 2), ("balanced", 0), ("balanced", 2))
     }
     for steps in found.values():

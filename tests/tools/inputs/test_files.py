@@ -187,7 +187,7 @@ def test_analyze_says_in_a_line_what_is_wrong_with_a_table(
     path = written(tmp_path / name, data)
     tracemalloc.start()
     try:
-        status, error = run("analyze", path, "--out", tmp_path / "out", "--jobs", 1)
+        status, error = run("analyze", path, "--out", tmp_path / "out", "--workers", 1)
         assert tracemalloc.get_traced_memory()[1] < MOST_BYTES
     finally:
         tracemalloc.stop()
@@ -202,7 +202,7 @@ def test_what_nobody_asks_for_does_no_harm(
     run: Callable[..., Said], tmp_path: Path, name: str
 ) -> None:
     path = written(tmp_path / name, ODD[name])
-    words = ("--ranks", 2, "--out", tmp_path / "out", "--jobs", 1)
+    words = ("--ranks", 2, "--out", tmp_path / "out", "--workers", 1)
     assert run("analyze", path, *words)[0] == 0
 
 
@@ -211,7 +211,7 @@ def test_costs_of_plans_are_read_so_too(
     run: Callable[..., Said], tmp_path: Path, name: str
 ) -> None:
     path = written(tmp_path / name, TABLES[name][0])
-    plan = (*ORCHESTRATE, "--model", "mllm-9b", "--gpus", 24, "--batch", 24)
+    plan = (*ORCHESTRATE, "--model", "mllm-9b", "--gpus", 24, "--samples-per-step", 24)
     status, error = run(*plan, "--data", path)
     if status:  # what is about other columns is nothing to it
         assert status == 2
@@ -242,7 +242,7 @@ def test_columns_of_parquet(
 DEEP, BYTES = b"[" * 100_000, b"\xff\xfe\0"
 PART = ("plan", "job", "--only")
 MODEL = (*PART, "partition", "--model", "internvit-6b+internlm2-20b")
-PARTITION = (*MODEL, "--layout", "pp=4")
+PARTITION = (*MODEL, "--parallel", "pp=4")
 ORCHESTRATE = (*PART, "orchestrate")
 LAYER = {"kind": "a", "forward_ns": 1, "backward_ns": 1, "parameters": 1, "output_bytes": 1}
 
@@ -256,11 +256,9 @@ LAYER = {"kind": "a", "forward_ns": 1, "backward_ns": 1, "parameters": 1, "outpu
         ("schedule", "simulate", "1f1b", "--costs", "FILE"),
         ("schedule", "fill", "--profile", "FILE"),
         ("schedule", "fill", "--contention", "FILE"),
-        (*ORCHESTRATE, "--gpus", "8", "--batch", "8", "--costs", "FILE"),
-        (*ORCHESTRATE, "--gpus", "8", "--batch", "8", "--model", "FILE"),
-        (*PART, "partition", "--layout", "pp=2", "--model", "FILE"),
+        (*ORCHESTRATE, "--gpus", "8", "--samples-per-step", "8", "--model", "FILE"),
+        (*PART, "partition", "--parallel", "pp=2", "--model", "FILE"),
         (*PARTITION, "--device", "FILE"),
-        (*PART, "partition", "--layout", "pp=2", "--costs", "FILE"),
         (*PARTITION, "--measured", "FILE"),
         (*PART, "recompute", "--measured", "FILE"),
         ("doctor", "FILE"),
@@ -318,21 +316,27 @@ HUGE = 10**9
             (("schedule", command, schedule, option, HUGE), f"{option[2:]} {HUGE} x|{HUGE} are")
             for command in ("show", "check", "simulate", "export", "compare")
             for schedule in ("1f1b", "zbv", "interleaved")
-            for option in ("--stages", "--microbatches")
+            for option in ("--ranks", "--microbatches")
         ),
         (
             ("schedule", "check", f"interleaved:chunks={HUGE}"),
             f"chunks {HUGE} are more",
         ),
-        (("schedule", "simulate", "1f1b", "--f", "1e300"), "times of F"),
+        (("schedule", "simulate", "1f1b", "--costs", "f=1e300"), "times of F"),
         (
-            ("schedule", "fill", "--layout", f"microbatches={HUGE}"),
-            f"--layout got 'microbatches={HUGE}'",
+            ("schedule", "fill", "--parallel", f"microbatches={HUGE}"),
+            f"--parallel got 'microbatches={HUGE}'",
         ),
-        ((*MODEL, "--layout", f"pp=4,microbatches={HUGE}"), f"--layout got 'microbatches={HUGE}'"),
-        ((*MODEL, "--layout", f"pp={HUGE}"), f"--layout got 'pp={HUGE}'"),
-        ((*MODEL, "--layout", f"pp={'9' * 5000}"), "--layout"),
-        ((*ORCHESTRATE, "--model", "mllm-72b", "--gpus", 96, "--batch", "9" * 30), "too large"),
+        (
+            (*MODEL, "--parallel", f"pp=4,microbatches={HUGE}"),
+            f"--parallel got 'microbatches={HUGE}'",
+        ),
+        ((*MODEL, "--parallel", f"pp={HUGE}"), f"--parallel got 'pp={HUGE}'"),
+        ((*MODEL, "--parallel", f"pp={'9' * 5000}"), "--parallel"),
+        (
+            (*ORCHESTRATE, "--model", "mllm-72b", "--gpus", 96, "--samples-per-step", "9" * 30),
+            "too large",
+        ),
         (("analyze", "costs.npz", "--budget", "tokens=²"), "--budget got 'tokens=²'"),
         (("analyze", "costs.npz", "--budget", f"tokens={'9' * 5000}"), "--budget got 'tokens=999"),
         *(
@@ -359,6 +363,6 @@ def test_huge_numbers_are_refused_before_anything_is_made(
 def test_a_file_of_layers_has_a_limit(run: Callable[..., Said], tmp_path: Path) -> None:
     path = tmp_path / "layers.json"
     path.write_text(json.dumps({"layers": [{**LAYER, "count": 10**12}]}))
-    status, error = run(*PART, "partition", "--costs", path, "--layout", "pp=2")
+    status, error = run(*PART, "partition", "--model", path, "--parallel", "pp=2")
     assert status == 2
     assert "layers.json has 1000000000000 layers, and 1000 are planned at most" in one_line(error)

@@ -27,8 +27,8 @@ def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def planned(data: Path) -> tuple[dict[str, Any], Path]:
     folder = data.parent
     report = run(
-        "job", "--config", "internvit-6b+internlm2-20b", "--gpus", "8", "--layout", "tp=4/8",
-        "--data", str(data), "--global-batch", "16", "--out", str(folder / "job.json"),
+        "job", "--model", "internvit-6b+internlm2-20b", "--gpus", "8", "--parallel", "tp=4/8",
+        "--data", str(data), "--samples-per-step", "16", "--out", str(folder / "job.json"),
     )  # fmt: skip
     return report, folder
 
@@ -72,7 +72,7 @@ def test_the_file_is_the_plan(planned: tuple[dict[str, Any], Path]) -> None:
         assert all(one[name] <= most for name, most in balance.budgets.items())
 
 
-JOB = ("job", "--config", "internvit-6b+internlm2-20b", "--gpus", "2", "--global-batch", "8")
+JOB = ("job", "--model", "internvit-6b+internlm2-20b", "--gpus", "2", "--samples-per-step", "8")
 
 
 def test_too_little_memory_names_the_rank_and_what_is_missing(data: Path) -> None:
@@ -85,14 +85,12 @@ def test_too_little_memory_names_the_rank_and_what_is_missing(data: Path) -> Non
 @pytest.mark.parametrize(
     ("more", "words"),
     [
-        (("--layout", "cp=3"), "2 GPUs do not divide into CP 3"),
-        (("--layout", "tp=16"), "CP 1 x TP (16) x PP x DP have to"),
+        (("--parallel", "cp=3"), "2 GPUs do not divide into CP 3"),
+        (("--parallel", "tp=16"), "CP 1 x TP (16) x PP x DP have to"),
         (("--out", "nowhere/job.json"), "nowhere/job.json cannot be written"),
-        (("--gpus", "0"), "0 is not in the range"),
         (("--seed", "-1"), "-1 is not in the range"),
-        (("--layout", "tp=x"), "--layout got 'tp=x'"),
-        (("--layout", "pp=2"), "with one of tp, cp"),
-        (("--costs", "layers.json"), "a whole job reads no --costs"),
+        (("--parallel", "tp=x"), "--parallel got 'tp=x'"),
+        (("--parallel", "pp=2"), "with one of tp, cp"),
         (("--memory-gb", "0"), "--memory-gb 0.0"),
         (("--device", "z900"), "z900"),
     ],
@@ -105,7 +103,7 @@ def test_an_unknown_architecture_says_which_fields_it_needs(data: Path, tmp_path
     config = tmp_path / "config.json"
     config.write_text(json.dumps({"model_type": "unheard-of", "architectures": ["Unheard"]}))
     message = refused(
-        "job", "--config", str(config), "--gpus", "8", "--global-batch", "8", "--data", str(data)
+        "job", "--model", str(config), "--gpus", "8", "--samples-per-step", "8", "--data", str(data)
     )
     assert "hidden_size" in message
 
@@ -132,7 +130,7 @@ def test_data_that_cannot_be_planned_are_refused(
 
 
 def test_a_batch_need_not_divide(data: Path) -> None:
-    report = run(*JOB, "--data", str(data), "--global-batch", "7", "--memory-gb", "300")
+    report = run(*JOB[:-1], "7", "--data", str(data), "--memory-gb", "300")
     assert report["batch"] == 7
     assert report["step_s"] > 0
 

@@ -42,7 +42,7 @@ from tests.sched.bubble_filling.test_model_jobs import filling_costs_what_shapes
 
 NAME, TILES, TOKENS, MICROBATCHES = "internvit-6b+internlm2-20b", 9, 4096, 32
 LAYOUT = "tp=8,pp=4,dp=4"
-JOB = ("--model", NAME, "--device", "a100", "--layout")
+JOB = ("--model", NAME, "--device", "a100", "--parallel")
 
 
 def report(*arguments: str) -> dict[str, Any]:
@@ -193,9 +193,9 @@ def test_a_config_of_ones_own_is_taken_by_all_commands(tmp_path: Path) -> None:
     path = tmp_path / "config.json"
     path.write_text(json.dumps(CONFIG))
     given = ("--model", str(path), "--device", "a100")
-    split = report("partition", *given, "--layout", "pp=2,tp=2")
+    split = report("partition", *given, "--parallel", "pp=2,tp=2")
     assert sum(split["layers_per_stage"]) == 10
-    kept = report("recompute", *given, "--layout", "pp=2")
+    kept = report("recompute", *given, "--parallel", "pp=2")
     assert sum(one["layers"] for one in kept["stages"]) == 10
-    units = report("orchestrate", *given, "--gpus", "4", "--batch", "8")["units"]
+    units = report("orchestrate", *given, "--gpus", "4", "--samples-per-step", "8")["units"]
     assert {*units} == {"encoder", "backbone"}

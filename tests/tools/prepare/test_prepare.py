@@ -123,7 +123,7 @@ def test_a_second_run_writes_nothing_and_one_for_a_lost_shard_that_one(
     written = list[str]()
     write = shards.write_shard
 
-    def counting(task: shards.ShardTask, given: shards.Given) -> shards.WrittenShard:
+    def counting(task: shards.ShardTask, given: shards.SourceOptions) -> shards.WrittenShard:
         written.append(Path(task.path).name)
         return write(task, given)
 
@@ -253,7 +253,7 @@ def test_shards_are_about_as_large_as_asked_for(prepare: Any, tmp_path: Path) ->
 def test_a_copy_keeps_its_index_and_costs(
     prepare: Any, data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    words = ("--out", tmp_path / "out", "--transform", "counterpoise:VisionLanguage")
+    words = ("--out", tmp_path / "out", "--transform", "counterpoise.workers:VisionLanguage")
     assert prepare(data / "shards" / "mixed-00000.tar", *words)["without_cost"] == 0
     shutil.copytree(tmp_path / "out", tmp_path / "copy", copy_function=shutil.copyfile)
     monkeypatch.setattr("counterpoise.workers.tar.index.scan", None)

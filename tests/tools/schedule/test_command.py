@@ -9,7 +9,7 @@ import pytest
 from counterpoise.sched import check, parse_program, schedule, schedules
 from counterpoise.sched.ir.torch_csv import read_csv
 from counterpoise.tools.cli import main
-from counterpoise.tools.inputs.cost_options import TIMES, GivenTimes
+from counterpoise.tools.inputs.cost_options import GivenTimes
 from tests.docs.pages import page_named
 
 Said = tuple[int, str, str]
@@ -50,9 +50,9 @@ def test_list_names_every_schedule(run) -> None:
 
 
 def test_show_draws_to_scale_and_passes_shows_the_grid(run) -> None:
-    _, out, _ = run("show", "1f1b", "--stages", "2", "--microbatches", "3")
+    _, out, _ = run("show", "1f1b", "--ranks", "2", "--microbatches", "3")
     assert "rank 1  ...F0-B0----F1-B1----F2-B2----" in out
-    _, out, _ = run("show", "1f1b", "--stages", "2", "--microbatches", "3", "--passes")
+    _, out, _ = run("show", "1f1b", "--ranks", "2", "--microbatches", "3", "--passes")
     assert parse_program(out).microbatches == 3
 
 
@@ -101,7 +101,7 @@ def test_a_limit_on_memory_is_part_of_the_check(run) -> None:
 
 def test_compare_writes_the_picture_and_prints_the_figures(run, tmp_path: Path) -> None:
     page = tmp_path / "picture.svg"
-    words = ("--stages", "2", "--microbatches", "4", "--out", str(page))
+    words = ("--ranks", "2", "--microbatches", "4", "--out", str(page))
     status, out, err = run("compare", "1f1b", "zb-h1", *words)
     assert status == 0
     assert "zb-h1" in out
@@ -111,8 +111,8 @@ def test_compare_writes_the_picture_and_prints_the_figures(run, tmp_path: Path) 
 
 def test_a_measured_step_is_compared_with_the_program_that_it_ran(run, tmp_path: Path) -> None:
     step, page = str(tmp_path / "step.json"), tmp_path / "both.svg"
-    size = ("--stages", "2", "--microbatches", "4")
-    run("export", "1f1b", *size, "--f", "2", "--b", "2", "--format", "times", "--out", step)
+    size = ("--ranks", "2", "--microbatches", "4")
+    run("export", "1f1b", *size, "--costs", "f=2,b=2", "--format", "times", "--out", step)
     status, out, _ = run("compare", "1f1b", "zb-h1", step, *size, "--out", str(page), "--json")
     report = json.loads(out)
     assert status == 0
@@ -143,7 +143,7 @@ def test_a_step_without_a_profile_of_its_size_prices_the_microbatches_it_held(
     other = [["1F0", 100, 300], ["1F1", 420, 1000], ["1B1", 1000, 1900], ["1B0", 1900, 2900]]
     file = {"placement": [0, 1], "ranks": [row, other], "microbatches": held}
     step.write_text(json.dumps(file))
-    size = ("--stages", "2", "--microbatches", "2", "--costs", str(costs))
+    size = ("--ranks", "2", "--microbatches", "2", "--costs", str(costs))
     report = json.loads(run("compare", "gpipe", str(step), *size, "--json")[1])
     assert report["schedules"][0]["work_ns"] == [400 + 2000, 800 + 2000]
     assert report["schedules"][1]["name"] == "step"
@@ -159,7 +159,7 @@ def test_what_fill_writes_is_a_program_like_others(run, tmp_path: Path, lowered:
     plan = (
         "--case",
         "A",
-        "--layout",
+        "--parallel",
         "microbatches=8",
         "--pp-enc",
         "2",
@@ -170,7 +170,7 @@ def test_what_fill_writes_is_a_program_like_others(run, tmp_path: Path, lowered:
     run("fill", *plan, "--out", file)
     status, out, _ = run("check", file, *lowered, "--json")
     assert (status, json.loads(out)["problems"]) == (0, [])
-    status, out, _ = run("simulate", file, *lowered, "--ef", "0.02", "--json")
+    status, out, _ = run("simulate", file, *lowered, "--costs", "ef=0.02", "--json")
     assert status == 0
     assert json.loads(out)["makespan_ns"] > 24_000_000
     assert "rank 3" in run("show", file, *lowered)[1]
@@ -203,7 +203,9 @@ def test_what_is_exported_is_read_again(run, tmp_path: Path) -> None:
 
 def test_a_lowered_program_keeps_its_makespan(run) -> None:
     plain, lowered = (
-        json.loads(run("simulate", "zb-h1", "--p2p", "0.5", "--json", *more)[1])["makespan_ns"]
+        json.loads(run("simulate", "zb-h1", "--costs", "p2p=0.5", "--json", *more)[1])[
+            "makespan_ns"
+        ]
         for more in ((), ("--lower",))
     )
     assert plain == lowered
@@ -213,7 +215,7 @@ def test_a_lowered_program_keeps_its_makespan(run) -> None:
     ("words", "message"),
     [
         (("show", "1f1b", "--microbatches", "0"), "give at least one of each"),
-        (("show", "1f1b", "--stages", "-1"), "give at least one of each"),
+        (("show", "1f1b", "--ranks", "-1"), "give at least one of each"),
         (("show", "dualpipev", "--microbatches", "2"), "as many microbatches as its 8 stages"),
         (("show", "interleaved:chunks=0"), "0 chunks; give at least one"),
         (("show", "interleaved:chunks=x"), "chunks got 'x'; give a whole number"),
@@ -221,9 +223,9 @@ def test_a_lowered_program_keeps_its_makespan(run) -> None:
         (("show", "no/such.csv"), "there is no file no/such.csv"),
         (("show", "1f1b:depth=3"), "1f1b has no option 'depth'"),
         (("show", "1f1b:depth"), "got option 'depth'; write NAME:OPTION=VALUE"),
-        (("simulate", "1f1b", "--f", "nan"), "--f got 'nan'; give milliseconds"),
-        (("simulate", "1f1b", "--b", "-2"), "--b got '-2'; give milliseconds"),
-        (("simulate", "1f1b", "--p2p", "soon"), "--p2p got 'soon'; give milliseconds"),
+        (("simulate", "1f1b", "--costs", "f=nan"), "--costs got f='nan'; give milliseconds"),
+        (("simulate", "1f1b", "--costs", "b=-2"), "--costs got b='-2'; give milliseconds"),
+        (("simulate", "1f1b", "--costs", "p2p=soon"), "--costs got p2p='soon'; give milliseconds"),
         (("compare", "1f1b", "--out", "page.html"), "--out got page.html; end it in .svg"),
         (("export", "1f1b", "--out", "one.doc"), "add --format"),
         (("export", "1f1b-alg1", "--format", "csv"), "torch's CSV has no kind"),
@@ -268,7 +270,7 @@ PROFILE = {
 def test_a_profile_prices_the_microbatches_by_what_they_hold(run, tmp_path: Path) -> None:
     file = tmp_path / "costs.json"
     file.write_text(json.dumps(PROFILE))
-    words = ("--stages", "2", "--microbatches", "2", "--costs", str(file))
+    words = ("--ranks", "2", "--microbatches", "2", "--costs", str(file))
     holds = ("--holds", "tokens=100", "--holds", "tokens=300")
     status, out, _ = run("simulate", "gpipe", *words, *holds, "--json")
     report = json.loads(out)
@@ -280,9 +282,9 @@ def test_a_profile_prices_the_microbatches_by_what_they_hold(run, tmp_path: Path
 @pytest.mark.parametrize(
     ("change", "words", "message"),
     [
-        ({}, ("--stages", "3"), "1f1b has its stages on ranks 0 1 2, the profile on 0 1"),
+        ({}, ("--ranks", "3"), "1f1b has its stages on ranks 0 1 2, the profile on 0 1"),
         ({}, (), "the microbatch has no amount of 'tokens'"),
-        ({}, ("--f", "1"), "got --costs and --f; give a profile or times, not both"),
+        ({}, ("--costs", "f=1"), "costs.json and 'f=1'; give a profile or times, not both"),
         ({}, ("--holds", "tokens=many"), "--holds got 'tokens=many'"),
         ({"passes": {"F": [{"fixed": -1}], "B": []}}, (), "costs.json: "),
         ({"passes": {"F": [{"fixed": float("nan")}]}}, (), "NaN"),
@@ -294,7 +296,8 @@ def test_a_bad_profile_is_one_clear_line(
 ) -> None:
     file = tmp_path / "costs.json"
     file.write_text(json.dumps(PROFILE | change))
-    status, out, err = run("simulate", "1f1b", "--stages", "2", "--costs", str(file), *words)
+    size = () if "--ranks" in words else ("--ranks", "2")
+    status, out, err = run("simulate", "1f1b", *size, "--costs", str(file), *words)
     assert (status, out) == (2, "")
     assert message in err
     assert len(err.strip().splitlines()) == 1
@@ -315,12 +318,12 @@ def test_every_command_of_the_docs_runs(
 
 
 def test_the_drawing_in_the_docs_is_what_is_drawn(run, root: Path) -> None:
-    _, out, _ = run("show", "1f1b", "--stages", "4", "--microbatches", "6")
+    _, out, _ = run("show", "1f1b", "--ranks", "4", "--microbatches", "6")
     assert out.strip() in page_named("schedules-cli").read_text()
 
 
 def test_what_others_have_as_passes_the_plain_schedule_has_on_its_last_stage(run) -> None:
-    words = ("compare", "1f1b", "1f1b-alg2", "1f1b-interlaced", "--stages", "8", "--json")
+    words = ("compare", "1f1b", "1f1b-alg2", "1f1b-interlaced", "--ranks", "8", "--json")
     _, out, _ = run(*words, "--microbatches", "64")
     plain, cut, interlaced = json.loads(out)["schedules"]
     assert plain["name"] == "1f1b + output"
@@ -336,8 +339,8 @@ def test_without_output_passes_no_schedule_has_an_output_layer(run) -> None:
 
 
 def test_a_pattern_follows_the_given_times(run) -> None:
-    words = ("export", "1f1b-alg1", "--stages", "8", "--microbatches", "32")
-    written = [run(*words, "--b", backward)[1] for backward in ("1", "4")]
+    words = ("export", "1f1b-alg1", "--ranks", "8", "--microbatches", "32")
+    written = [run(*words, "--costs", f"b={backward}")[1] for backward in ("1", "4")]
     assert written[0] != written[1]
     for text in written:
         check(parse_program(text))
@@ -345,20 +348,32 @@ def test_a_pattern_follows_the_given_times(run) -> None:
 
 @pytest.mark.parametrize(
     ("scaling", "factors"),
-    [("paper", (0.9129, 0.8672)), ("paper-4096", (0.9321, 0.8836)), ("alg1=.5", (0.5, 1))],
+    [
+        ("scaling=paper", (0.9129, 0.8672)),
+        ("scaling=paper-4096", (0.9321, 0.8836)),
+        ("alg1=.5", (0.5, 1)),
+    ],
 )
 def test_the_output_passes_scale_as_measured(run, scaling: str, factors: tuple[float, ...]) -> None:
-    words = ("1f1b-alg1", "1f1b-alg2", "--stages", "8", "--json", "--f", "0", "--b", "0")
-    _, out, _ = run("compare", *words, "--s", "1", "--scaling", scaling)
+    words = ("1f1b-alg1", "1f1b-alg2", "--ranks", "8", "--json")
+    _, out, _ = run("compare", *words, "--costs", f"f=0,b=0,s=1,{scaling}")
     work = [one["work_ns"][0] for one in json.loads(out)["schedules"]]
     assert work == [pytest.approx(8 * 2e6 / factor) for factor in factors]
 
 
-@pytest.mark.parametrize("scaling", ["table", "alg1=0", "alg3=.9"])
-def test_a_wrong_scaling_is_refused(run, scaling: str) -> None:
-    status, _, err = run("simulate", "1f1b-alg1", "--scaling", scaling)
+@pytest.mark.parametrize(
+    ("costs", "message"),
+    [
+        ("scaling=table", "write scaling=paper or paper-4096"),
+        ("alg1=0", "give a factor such as 0.91"),
+        ("alg3=.9", "did you mean 'alg2'?"),
+        ("scaling=paper,alg1=.9", "got scaling=paper and alg1=; give one of them"),
+    ],
+)
+def test_a_wrong_scaling_is_refused(run, costs: str, message: str) -> None:
+    status, _, err = run("simulate", "1f1b-alg1", "--costs", costs)
     assert status == 2
-    assert "write paper, paper-4096, or FORM=FACTOR" in err
+    assert message in err
 
 
 @pytest.mark.parametrize("rows", ["", "0: \n", "0: 0F0\n"])
@@ -399,6 +414,5 @@ def test_costs_of_many_ranks_look_at_the_placement_once_or_twice() -> None:
             return super().__iter__()
 
     program = schedule("1f1b", ranks=64, microbatches=2)
-    times = dict.fromkeys([name for name, _, _ in TIMES])
-    GivenTimes(times).of(replace(program, placement=Placement(program.placement)))
+    GivenTimes({}).price(replace(program, placement=Placement(program.placement)))
     assert looks < 8

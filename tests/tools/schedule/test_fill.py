@@ -54,7 +54,7 @@ def test_fill_writes_what_the_suffix_says(run, tmp_path: Path, name: str) -> Non
         "2",
         "--tp-enc",
         "8",
-        "--layout",
+        "--parallel",
         "microbatches=4",
         "--out",
         str(tmp_path / name),
@@ -63,13 +63,11 @@ def test_fill_writes_what_the_suffix_says(run, tmp_path: Path, name: str) -> Non
 
 
 def test_fill_options_change_what_they_say(run) -> None:
-    base = ("--pp-enc", "2", "--tp-enc", "8", "--layout", "microbatches=4")
+    base = ("--pp-enc", "2", "--tp-enc", "8", "--parallel", "microbatches=4")
     chunked = fill(run, *base, "--tp-chunks", "4")
     assert chunked["llm_only_seconds"] < fill(run, *base)["llm_only_seconds"]
     whole = fill(run, *base, "--whole")
     assert {one["longest_piece_us"] for one in whole["plans"]} == {None}
-    frozen = fill(run, *base, "--frozen")
-    assert frozen["best"]["exposed_seconds"][1] == 0
     assert whole["encoder_collective_seconds"] > 0
 
 
@@ -107,7 +105,7 @@ def test_fill_reads_a_profile(run, tmp_path: Path) -> None:
 
 
 def test_fill_takes_a_model_on_a_device(run) -> None:
-    words = ("--model", "internvit-6b+internlm2-20b", "--layout", "tp=8,pp=4,dp=4,microbatches=8")
+    words = ("--model", "internvit-6b+internlm2-20b", "--parallel", "tp=8,pp=4,dp=4,microbatches=8")
     report = fill(run, *words, "--pp-enc", "1", "--tp-enc", "8")
     assert report["best"]["pp_enc"] == 1
     assert report["best"]["encoder_copies"] == pytest.approx(0.68, abs=0.02)
@@ -124,7 +122,7 @@ def test_fill_takes_a_model_on_a_device(run) -> None:
         (("--pp-enc", "3"), "3 ranks do not divide 4"),
         (("--out", "x.bmp"), "end it in .svg"),
         (("--profile", "nowhere.json"), "nowhere.json"),
-        (("--layout", "tp=8"), "with one of microbatches"),
+        (("--parallel", "tp=8"), "with one of microbatches"),
     ],
 )
 def test_fill_says_what_is_wrong(run, words: tuple[str, ...], said: str) -> None:

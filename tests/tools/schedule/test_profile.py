@@ -38,11 +38,10 @@ def step(folder: Path, *tokens: int) -> str:
 def test_the_profile_of_measured_steps(capsys, tmp_path: Path) -> None:
     out = tmp_path / "profile.json"
     steps = (step(tmp_path, 100, 700, 400), step(tmp_path, 900, 50, 60))
-    status, said, _ = run(capsys, *steps, "--out", str(out), "--p2p-ns", "7", "--json")
+    status, said, _ = run(capsys, *steps, "--out", str(out), "--json")
     assert status == 0
     found = load_profile(out.read_text())
     assert found.passes == TRUE.passes
-    assert found.p2p_ns == 7
     found_f = json.loads(said)["residuals"]["F"][1]
     assert found_f["mean"] == pytest.approx(500 + 2 * 2210 / 6)
     assert (found_f["samples"], found_f["rms"], found_f["worst"]) == (6, 0, 0)

@@ -115,7 +115,7 @@ def test_terminal_and_page(capsys: Any, tmp_path: Path, monkeypatch: Any) -> Non
     page = tmp_path / "try.html"
     words = (f"{HERE}:texts", "--collate", f"{HERE}:join", "--workers", "0")
     monkeypatch.setenv("COLUMNS", "80")
-    code, out, err = ended(capsys, *words, "--step-ms", "1000000", "--html", str(page))
+    code, out, err = ended(capsys, *words, "--step-ms", "1000000", "--out", str(page))
     assert code == 0, err
     *lines, last = out.splitlines()
     assert last.startswith("loader = cp.DataLoader(texts, ")

@@ -226,7 +226,7 @@ def test_shards_are_prepared_from_a_url(local, capsys, tmp_path):
 
 
 def test_costs_of_shards_at_a_url_are_kept_before_a_run(local, capsys):
-    transform = "counterpoise:VisionLanguage"
+    transform = "counterpoise.workers:VisionLanguage"
     report = ran(capsys, "prepare", "s3://shards/train/", "--index-only", "--transform", transform)
     assert (report["costs_kept"], report["without_cost"]) == (20, 0)
     stored = TarDataset("s3://shards/train/", counterpoise.workers.VisionLanguage())

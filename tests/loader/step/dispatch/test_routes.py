@@ -5,7 +5,7 @@ from collections import Counter
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from counterpoise.loader.step.dispatch.routes import plan_round, rows_of
+from counterpoise.loader.step.dispatch.routes import count_rows, plan_round
 
 SIZE = st.integers(1, 12) | st.tuples(st.just(1), st.integers(1, 4), st.integers(1, 4))
 # By rank and microbatch.
@@ -23,7 +23,7 @@ def test_every_image_is_encoded_once_and_sends_meet_receives(
     sizes: list[list[list[int | tuple[int, ...]]]],
 ) -> None:
     ranks = range(len(sizes))
-    routes = [plan_round(sizes, rank, rows_of) for rank in ranks]
+    routes = [plan_round(sizes, rank, count_rows) for rank in ranks]
     for source in ranks:
         for target in ranks:
             assert routes[source].send[target] == routes[target].receive[source]
@@ -33,6 +33,6 @@ def test_every_image_is_encoded_once_and_sends_meet_receives(
         assert sorted(route.order) == list(range(len(route.own)))
         sent = [size for images in route.send for size in images]
         assert sent == [route.own[image] for image in route.order]
-        assert sum(map(rows_of, route.encoded)) == route.loads[rank]
+        assert sum(map(count_rows, route.encoded)) == route.loads[rank]
         assert max(route.loads) <= max(route.whole)
     assert len({(route.loads, route.whole) for route in routes}) == 1

@@ -9,7 +9,7 @@ import torch.distributed as dist
 from torch import Tensor, nn
 
 from counterpoise.loader.step.dispatch import ImageDispatch, StepImages
-from counterpoise.loader.step.dispatch.routes import Size, rows_of
+from counterpoise.loader.step.dispatch.routes import Size, count_rows
 
 WIDTH, PIXELS = 6, (3, 2)
 
@@ -41,7 +41,7 @@ class Encoder(nn.Module):
         """Return features (2 rows, width), or (rows / 2, width) for images of these sizes."""
         low = torch.tanh(self.low(rows.flatten(1))).view(-1, WIDTH)
         if sizes is not None:
-            parts = low.split([2 * rows_of(size) for size in sizes])
+            parts = low.split([2 * count_rows(size) for size in sizes])
             low = torch.cat([(p + p.mean(0)).view(-1, 4, WIDTH).mean(1) for p in parts])
         made: Tensor = self.top(low)
         return made
@@ -68,7 +68,7 @@ def inputs(case: Case, rank: int) -> tuple[list[Tensor | None], list[Tensor]]:
     tokens = []
     for number, sizes in enumerate(case.images[rank]):
         source = torch.Generator().manual_seed(100 * rank + number)
-        rows = sum(map(rows_of, sizes))
+        rows = sum(map(count_rows, sizes))
         pixels.append(torch.randn(rows, *PIXELS, generator=source) if rows else None)
         tokens.append(torch.randn(3 + number, WIDTH, generator=source))
     return pixels, tokens

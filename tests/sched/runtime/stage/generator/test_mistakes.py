@@ -2,6 +2,7 @@
 
 import json
 import re
+from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -106,7 +107,7 @@ def test_units_that_cannot_be_formed_are_refused(given: dict[str, Any], words: s
 
 def test_units_are_more_than_a_language_model() -> None:
     with pytest.raises(ValueError, match="the backbone is the only unit; give encoder="):
-        arrange(Units(UnitSize(1, 2)), "1f1b", {}, (), None, 1.0)
+        arrange(Units(UnitSize(1, 2)), partial(schedule, "1f1b"), (), None, 1.0)
 
 
 def test_a_layout_may_have_a_generator(tmp_path: Path) -> None:
