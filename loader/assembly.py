@@ -17,7 +17,7 @@ from torch.utils.data import DataLoader as TorchDataLoader
 
 from ..balancer.planning.problem.balance import as_balance
 from ..balancer.planning.problem.config import PlanConfig
-from ..balancer.planning.problem.layout import as_layout, base_of
+from ..balancer.planning.problem.layout import as_layout, find_base
 from ..balancer.planning.problem.options import Waits
 from ..balancer.protocol.job_spec import LABEL_TOKENS, JobSpec
 from ..workers.mixture.order import epoch_samples, find_rows
@@ -115,7 +115,7 @@ def read_settings(loader: TorchDataLoader[Any], arguments: BalancedArguments) ->
     source = None if remote else as_source(dataset, arguments.cost, arguments.key)
     is_remote = arguments.balancer.address is not None
     check_decode_threads(arguments.decode_threads, is_remote, loader.num_workers, source)
-    takes_empty = base_of(balance.layout) is not None
+    takes_empty = find_base(balance.layout) is not None
     resources: tuple[str, ...] = ()
     label_tokens = balance.label_tokens or LABEL_TOKENS
     if balance.grouping != "auto":

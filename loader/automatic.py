@@ -15,7 +15,7 @@ from torch.utils.data import default_collate
 from ..balancer.planning.forecast import Outlook
 from ..balancer.planning.problem.balance import DEFAULTS, Balance
 from ..balancer.planning.problem.config import PlanConfig
-from ..balancer.planning.problem.options import LLM, Counts, Waits, padded_of
+from ..balancer.planning.problem.options import LLM, Counts, Waits, list_padded
 from ..balancer.protocol.job_spec import LABEL_TOKENS
 from ..balancer.protocol.records import read_record
 from ..workers.discovery import FIRST
@@ -149,7 +149,7 @@ class LateAutoLoader(LateBalancedLoader):
         if source is None:  # the workers elsewhere have the samples, and measure them
             names = find_resources(None, self._balance)
             costs_text = "costs are those of the workers' transform"
-            padded = padded_of(read_work(self._balance), names)
+            padded = list_padded(read_work(self._balance), names)
             return Answer(Choice(None, names, padded, True, costs_text), None, 0)
         find = partial(self._ask, source, terms)
         if place.is_alone or (arguments.balancer.address is not None and not has_process_group()):

@@ -223,7 +223,7 @@ class DataLoader(RecognisedLoader, MeasuredLoader, TypedLoader[T, BatchT]):
         from . import balancing
 
         samples = balancing.count_samples(balanced, self.dataset)
-        return balanced.plan.microbatches_of(samples) * len(balanced.ranks)
+        return balanced.plan.count_microbatches(samples) * len(balanced.ranks)
 
     @property
     def num_steps(self) -> int:
@@ -231,7 +231,7 @@ class DataLoader(RecognisedLoader, MeasuredLoader, TypedLoader[T, BatchT]):
         balanced = self._need_balance("num_steps")
         from . import balancing
 
-        return balanced.plan.steps_of(balancing.count_samples(balanced, self.dataset))
+        return balanced.plan.count_steps(balancing.count_samples(balanced, self.dataset))
 
     def steps(self) -> Iterator[Step[BatchT]]:
         """Return an iterator over whole steps, each with all microbatches and their StepInfo."""

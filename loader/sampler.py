@@ -25,7 +25,7 @@ from ..balancer.near_names import explain_arguments
 from ..balancer.planning.grouping.balanced import balanced
 from ..balancer.planning.kernels.arrays import Int64
 from ..balancer.planning.planner import make_planner
-from ..balancer.planning.problem.balance import DEFAULTS, Balance, as_balance, budgets_of
+from ..balancer.planning.problem.balance import DEFAULTS, Balance, as_balance, list_budgets
 from ..balancer.planning.problem.config import PLANNER_VERSION, PlanConfig
 from ..balancer.planning.problem.costs import check_costs
 from ..balancer.planning.problem.layout import BASES, as_layout
@@ -239,7 +239,7 @@ class BalancedBatchSampler(Sampler[list[int]]):
         """Return this rank's microbatches in the epoch; where budgets decide, by planning it."""
         config = self.config
         if config.mode == "exact" and config.accumulate != "auto":
-            return config.steps_of(self._samples) * config.accumulate
+            return config.count_steps(self._samples) * config.accumulate
         if self._length is None or self._length[0] != self.epoch:
             windows, self._windows = self._windows, [(0, 0, 0)]
             count = sum(1 for _ in self._batches(self._order_of_epoch(), []))
@@ -461,7 +461,7 @@ def _configuration(
             (resources.index(name), multiple)
             for name, multiple in multiples if name in resources
         ))  # fmt: skip
-        size = _usual_step(sizing.rounded(costs), budgets_of(balance, resources), ranks, rows)
+        size = _usual_step(sizing.rounded(costs), list_budgets(balance, resources), ranks, rows)
         size = size if empty_microbatches else max(size, ranks * rows)
     return PlanConfig.from_balance(
         balance, ranks=ranks, resources=resources, samples_per_step=size, batch_size=batch_size,

@@ -21,7 +21,7 @@ from .problem.config import GlobalBatch, PlanConfig, Window
 from .problem.options import ENCODER
 from .problem.work import padded_loads, resource_times
 
-# Samples that are planned for a forecast, and steps of them, where nobody asks for more.
+# Samples that are planned for a forecast, and steps of them, by default.
 MOST_SAMPLES, MOST_STEPS = 4096, 8
 # Steps of samples that are drawn again and again.
 DRAWN_STEPS = 64
@@ -62,7 +62,7 @@ class SampleWork(NamedTuple):
         """Return the work of some samples, in that order."""
         return SampleWork(*(part[chosen] for part in self))
 
-    def of_step(self, cell_of: Int64, cells: int, ranks: int, waits: str) -> StepWork:
+    def sum_step(self, cell_of: Int64, cells: int, ranks: int, waits: str) -> StepWork:
         """Return a step's work, of which sample k is in microbatch cell_of[k].
 
         cells: how many there are; those of all ranks that run side by side have numbers in a row.
@@ -109,13 +109,13 @@ def sample_work(config: PlanConfig, costs: Int64) -> SampleWork:
     only, columns, kinds = _work_columns(config)
     sized = config.sizing.rounded(costs)
     times = resource_times(only, np.ascontiguousarray(sized[:, columns]))
-    return SampleWork(*(times[:, own].sum(axis=1) for own in kinds))
+    return SampleWork(*(times[:, numbers].sum(axis=1) for numbers in kinds))
 
 
-def cells_of(batch: GlobalBatch) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64], int]:
+def list_cells(batch: GlobalBatch) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64], int]:
     """Return the ordinals of a step's samples, the microbatch of each, and how many there are."""
     # The k-th microbatches of all ranks are side by side.
-    cells = [one.ordinals for row in zip(*batch.ranks, strict=True) for one in row]
+    cells = [microbatch.ordinals for row in zip(*batch.ranks, strict=True) for microbatch in row]
     sizes = [len(ordinals) for ordinals in cells]
     ordinals = np.fromiter(chain.from_iterable(cells), np.int64, sum(sizes))
     return ordinals, np.repeat(np.arange(len(cells)), sizes), len(cells)
@@ -167,7 +167,7 @@ class _Sums:
     def add(self, costs: Int64, work: SampleWork, cell_of: Int64, cells: int) -> None:
         """Add a step: costs and work of its samples, and the microbatch of each."""
         config = self.config
-        step = work.of_step(cell_of, cells, config.ranks, config.waits)
+        step = work.sum_step(cell_of, cells, config.ranks, config.waits)
         self.samples += len(costs)
         self.time += step.time
         self.work += step.work
@@ -209,11 +209,11 @@ def forecast(
     size = config.samples_per_step
     steps = _whole_steps(costs, size, config.seed, most_samples, most_steps)
     planned, random = _Sums(config), _Sums(now or config)
-    work, work_now = (sample_work(each.config, steps) for each in (planned, random))
+    work, work_now = (sample_work(sums.config, steps) for sums in (planned, random))
     batches = list(chain.from_iterable(plan_windows(config, steps)))
     # A window leaves a last step that is shorter than others.
     for batch in batches[:-1] if config.mode != "exact" and len(batches) > 1 else batches:
-        ordinals, cell_of, cells = cells_of(batch)
+        ordinals, cell_of, cells = list_cells(batch)
         planned.add(steps[ordinals], work.take(ordinals), cell_of, cells)
     rows = -(-size // (batch_size * config.ranks))
     for start in range(0, len(steps), size):

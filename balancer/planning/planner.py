@@ -65,7 +65,7 @@ class GroupedBatches(Sequence[GlobalBatch]):
     def samples(self) -> int:
         """The number of samples in all batches."""
         sizes = np.diff(self._edges)
-        return sum(int(sizes[own].sum()) for own in self._cells)
+        return sum(int(sizes[groups].sum()) for groups in self._cells)
 
     def __len__(self) -> int:
         """Return the number of batches."""
@@ -78,9 +78,9 @@ class GroupedBatches(Sequence[GlobalBatch]):
     def __getitem__(self, number: int | slice) -> GlobalBatch | tuple[GlobalBatch, ...]:
         """Return a batch, or several."""
         if isinstance(number, slice):
-            return tuple(self[each] for each in range(*number.indices(len(self))))
-        own, step = self._cells[number], self._step + range(len(self))[number]
-        begins, sizes = self._edges[own], self._edges[own + 1] - self._edges[own]
+            return tuple(self[k] for k in range(*number.indices(len(self))))
+        groups, step = self._cells[number], self._step + range(len(self))[number]
+        begins, sizes = self._edges[groups], self._edges[groups + 1] - self._edges[groups]
         # All ordinals in one list, each microbatch's after the other's: a tenth of the calls.
         moved = begins.ravel() - (np.cumsum(sizes) - sizes.ravel())
         places = np.repeat(moved, sizes.ravel()) + np.arange(sizes.sum())
@@ -158,8 +158,8 @@ class Planner:
         oversize = tuple((over + window.start).tolist())
         left_out = self._count_left_out(batches, used, len(oversize))
         # An epoch's batches are made when they are needed: all together they take much memory.
-        made = batches if config.mode == "epoch" else tuple(batches)
-        return Planned(made, used, oversize, config.oversize == "refuse", left_out)
+        in_memory = batches if config.mode == "epoch" else tuple(batches)
+        return Planned(in_memory, used, oversize, config.oversize == "refuse", left_out)
 
     def _is_one_microbatch(self, samples: int) -> bool:
         """Return whether a window is one microbatch, whatever its samples cost.
@@ -186,10 +186,10 @@ class Planner:
         if config.oversize != "error":
             return
         for row in np.flatnonzero(oversized(costs, budget_array(config.budgets)))[:1].tolist():
-            each = zip(config.resources, costs[row].tolist(), config.budgets, strict=True)
+            columns = zip(config.resources, costs[row].tolist(), config.budgets, strict=True)
             figures = ", ".join(
                 f"{cost:,} {name} of {most:,}"
-                for name, cost, most in each
+                for name, cost, most in columns
                 if most is not None and cost > most
             )
             raise OversizeError(
@@ -217,23 +217,25 @@ class Planner:
         return plan(config, costs, seed, window.step)
 
     def _assign(
-        self, window: Window, grouped: StepGroups, costs: Int64, every: Int64
+        self, window: Window, grouped: StepGroups, costs: Int64, all_costs: Int64
     ) -> GroupedBatches:
         """Return the batches: every step's groups on ranks, their samples exchanged, and in order.
 
-        costs: of what is balanced; every: of all resources, by which microbatches are ordered.
+        costs: of what is balanced; all_costs: of all resources, by which microbatches are ordered.
         """
         config, group_of = self.config, grouped.group_of
         # Groups may exist that no step uses (of a dropped step), and steps may use groups that
         # hold no sample (a partial step's padding): count both.
-        groups = 1 + max(int(each.max(initial=-1)) for each in (group_of, *grouped.steps))
+        groups = 1 + max(int(numbers.max(initial=-1)) for numbers in (group_of, *grouped.steps))
         if groups == 1:  # a step of one rank and one microbatch: there is nothing to choose
             cells = [chosen.reshape(1, 1) for chosen in grouped.steps]
             return GroupedBatches(group_of, groups, cells, window.step, window.start)
         loads = padded_loads(costs, group_of, groups, self._balanced.padded_columns)
         loads = self._balanced.sizing.bucketed(loads)
         has = (
-            every[:, config.resources.index(config.all_or_none)] > 0 if config.all_or_none else None
+            all_costs[:, config.resources.index(config.all_or_none)] > 0
+            if config.all_or_none
+            else None
         )
         present = None if has is None else with_images(has, group_of, groups)
         cells = []
@@ -251,10 +253,12 @@ class Planner:
             from .ordering.by_config import ordered_loads
 
             # What a pass takes may depend on resources that are not balanced.
-            loads = ordered_loads(config, every, group_of, groups)
-            for number, own in enumerate(cells):
-                places = np.arange(own.size).reshape(own.shape)
-                cells[number] = own.ravel()[self._order_ranks(loads[own.ravel()], places)]
+            loads = ordered_loads(config, all_costs, group_of, groups)
+            for number, step_groups in enumerate(cells):
+                places = np.arange(step_groups.size).reshape(step_groups.shape)
+                cells[number] = step_groups.ravel()[
+                    self._order_ranks(loads[step_groups.ravel()], places)
+                ]
         return GroupedBatches(group_of, groups, cells, window.step, window.start)
 
     def _assign_step(self, loads: Int64, images: Mask | None, seed: int) -> Int64:
@@ -289,9 +293,9 @@ def make_planner(config: PlanConfig, order_ranks: OrderRanks | None = None) -> P
     """
     if order_ranks is None and config.pipeline:
         # Only here: most plans have no pipeline, and its modules would delay each start.
-        from .ordering.by_config import ordering_of
+        from .ordering.by_config import make_ordering
 
-        order_ranks = ordering_of(config)
+        order_ranks = make_ordering(config)
     if (config.ordering != "given") != (order_ranks is not None):
         raise ValueError(
             f"ordering {config.ordering!r} and order_ranks={order_ranks!r} contradict each other: "

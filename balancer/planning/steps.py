@@ -58,13 +58,13 @@ def group_step(config: PlanConfig, costs: Int64, seed: int, step: int) -> StepGr
     accumulate found, if a fixed one does not suffice.
     """
     over = oversized(costs, budget_array(config.budgets))
-    wanted = accumulate = config.first_accumulate
+    configured = accumulate = config.first_accumulate
     while True:
         group_of, groups = _group(config, costs, over, config.ranks * accumulate, seed)
         if groups <= config.ranks * accumulate:
             break
         accumulate = max(accumulate + 1, -(-groups // config.ranks))
-    if accumulate > wanted and config.accumulate != "auto":
+    if accumulate > configured and config.accumulate != "auto":
         cure = 'set that, "auto", larger budgets, or fewer samples_per_step'
         # Under balance="auto" a larger accumulate makes larger steps, which need one still larger.
         # Smaller microbatches fit at the latest when they are of one sample.
@@ -76,15 +76,15 @@ def group_step(config: PlanConfig, costs: Int64, seed: int, step: int) -> StepGr
             cure = f"{smaller}; else {cure}"
         raise ValueError(
             f"step {step}: {len(costs)} samples do not fit the budgets in {config.ranks} ranks x "
-            f"{wanted} microbatches; the smallest accumulate found is {accumulate}: {cure}"
+            f"{configured} microbatches; the smallest accumulate found is {accumulate}: {cure}"
         )
     may_be_empty = config.empty_microbatches or config.spares
     if config.ranks * accumulate > len(costs) and not may_be_empty:
         # Only "auto" gets here. With a multiple of the ranks there are as many microbatches at
         # most as samples.
-        rest = len(costs) % config.ranks
-        fewer = group_step(config, costs[:-rest], seed, step)
-        return StepGroups(np.append(fewer.group_of, np.full(rest, -1)), fewer.steps)
+        left_out = len(costs) % config.ranks
+        fewer = group_step(config, costs[:-left_out], seed, step)
+        return StepGroups(np.append(fewer.group_of, np.full(left_out, -1)), fewer.steps)
     chosen = np.arange(groups, dtype=np.int64)
     if groups < config.ranks * accumulate:
         sizes = _sum_costs(costs)
@@ -97,16 +97,16 @@ def group_last(config: PlanConfig, costs: Int64, seed: int, step: int) -> StepGr
 
     Those that are left out are the last ones. Raises ValueError as `group_step` does.
     """
-    kept, rows = config.last_kept(len(costs)), config.last_rows(len(costs))
+    used, rows = config.last_kept(len(costs)), config.last_rows(len(costs))
     groups = config.ranks * rows
     if config.grouping == "fixed":
         # In the order given, cut into groups whose counts differ by one at most.
-        sizes = np.full(groups, kept // groups) + (np.arange(groups) < kept % groups)
-        found = StepGroups(np.repeat(np.arange(groups), sizes), (np.arange(groups),))
+        sizes = np.full(groups, used // groups) + (np.arange(groups) < used % groups)
+        grouped = StepGroups(np.repeat(np.arange(groups), sizes), (np.arange(groups),))
     else:
         fewer = replace(config, accumulate=rows, empty_microbatches=True)
-        found = group_step(fewer, costs[:kept], seed, step)
-    return StepGroups(np.append(found.group_of, np.full(len(costs) - kept, -1)), found.steps)
+        grouped = group_step(fewer, costs[:used], seed, step)
+    return StepGroups(np.append(grouped.group_of, np.full(len(costs) - used, -1)), grouped.steps)
 
 
 def _allow_tall_row(
@@ -144,24 +144,24 @@ def group_prefix(config: PlanConfig, costs: Int64, seed: int) -> StepGroups:
     steps = len(costs) // size if loose else int(needed[-1]) // per_step
     if ENOUGH_STEPS * size >= ENOUGH_SAMPLES:
         steps = min(steps, ENOUGH_STEPS)
-    wanted = steps * per_step
-    used = steps * size if loose else int(np.searchsorted(needed, wanted, side="right"))
+    parts = steps * per_step
+    used = steps * size if loose else int(np.searchsorted(needed, parts, side="right"))
     least = 1
     if not config.empty_microbatches:
         # Each microbatch needs a sample, and one that is refused is in none.
         usable = np.cumsum(~over | (config.oversize != "refuse"))
-        wanted = min(wanted, int(usable[used - 1]) // per_step * per_step) if used else 0
-        least = int(np.searchsorted(usable, wanted)) + 1
-    if not wanted:
+        parts = min(parts, int(usable[used - 1]) // per_step * per_step) if used else 0
+        least = int(np.searchsorted(usable, parts)) + 1
+    if not parts:
         return StepGroups(np.empty(0, dtype=np.int64), ())
     while True:
-        group_of, groups = _group(config, costs[:used], over[:used], wanted, seed)
-        if groups <= wanted:
+        group_of, groups = _group(config, costs[:used], over[:used], parts, seed)
+        if groups <= parts:
             break
         # The guess was too low: take a little less than the prefix that would fit in proportion.
-        used = max(least, min(used - 1, used * wanted * 1023 // (1024 * groups)))
+        used = max(least, min(used - 1, used * parts * 1023 // (1024 * groups)))
     chosen = np.arange(groups, dtype=np.int64)
-    group_of, chosen = split_largest(_sum_costs(costs[:used]), group_of, chosen, wanted)
+    group_of, chosen = split_largest(_sum_costs(costs[:used]), group_of, chosen, parts)
     return _cut_to_steps(config, costs[:used], group_of, chosen, seed)
 
 
@@ -171,8 +171,8 @@ def group_epoch(config: PlanConfig, costs: Int64, seed: int) -> StepGroups:
     The last, partial step is filled up by splitting groups, or dropped with drop_last.
     """
     over = oversized(costs, budget_array(config.budgets))
-    wanted = _bound_of_all(config, costs, over)
-    group_of, groups = _group(config, costs, over, wanted, seed, refine_up_to=len(costs))
+    parts = _bound_of_all(config, costs, over)
+    group_of, groups = _group(config, costs, over, parts, seed, refine_up_to=len(costs))
     if not groups:
         # All samples are refused: a step of none names them.
         return StepGroups(group_of, (np.arange(config.least_microbatches),))
@@ -242,14 +242,14 @@ def _group(
     config: PlanConfig,
     costs: Int64,
     over: Mask,
-    wanted: int,
+    parts: int,
     seed: int,
     refine_up_to: int | None = None,
 ) -> tuple[Int64, int]:
-    """Return each sample's group and the number of groups, about `wanted` of them.
+    """Return each sample's group and the number of groups, about `parts` of them.
 
     A sample over budget is alone, or in no group (-1) if it is refused. refine_up_to: as in
-    group_samples; by default `wanted`, since with more groups the caller tries again.
+    group_samples; by default `parts`, since with more groups the caller tries again.
     """
     if config.plans_rows and config.oversize == "alone":
         over = np.zeros_like(over)  # a row of like microbatches has a place for them too
@@ -257,13 +257,13 @@ def _group(
     alone = len(outside) if config.oversize == "alone" else 0
     group_of, groups = np.full(len(costs), -1, dtype=np.int64), 0
     if len(inside):
-        rest = max(1, wanted - alone)
-        limit = rest if refine_up_to is None else refine_up_to
-        found = group_samples(config, costs[inside], rest, seed, limit)
-        groups = found.groups
-        if config.fixes_step_size and groups > rest:
+        shared = max(1, parts - alone)
+        limit = shared if refine_up_to is None else refine_up_to
+        grouping = group_samples(config, costs[inside], shared, seed, limit)
+        groups = grouping.groups
+        if config.fixes_step_size and groups > shared:
             return group_of, groups  # of no use: the caller tries again
-        group_of[inside] = found.group_of
+        group_of[inside] = grouping.group_of
     if alone:
         group_of[outside] = groups + np.arange(alone)
     return group_of, groups + alone

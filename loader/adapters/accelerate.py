@@ -21,7 +21,7 @@ import torch
 from torch.utils.data import DataLoader as TorchLoader
 from torch.utils.data import IterableDataset
 
-from ...balancer.planning.problem.layout import base_of
+from ...balancer.planning.problem.layout import find_base
 from ...workers.collate.layouts import collate_packed
 from ..models.kwargs import check_length, is_packed
 from ..models.proof import SEEN, check_packing
@@ -92,7 +92,7 @@ def is_packing(loader: Any) -> bool:
     """Return whether a loader's batches are known to be packed before the first one."""
     arguments = getattr(loader, "_arguments", None)
     return loader.collate_fn is collate_packed or (
-        arguments is not None and base_of(arguments.balance.layout) == "packed"
+        arguments is not None and find_base(arguments.balance.layout) == "packed"
     )
 
 

@@ -16,7 +16,7 @@ import numpy as np
 
 from ...balancer.planning.forecast import Outlook, forecast
 from ...balancer.planning.kernels.arrays import Int64
-from ...balancer.planning.problem.options import ADD_UP, padded_of
+from ...balancer.planning.problem.options import ADD_UP, list_padded
 from ...balancer.protocol.job_spec import LABEL_TOKENS
 from ...workers.collate.labels import read_batch_labels
 from ...workers.discovery import (
@@ -111,7 +111,7 @@ def _find_costs(question: Question) -> tuple[Choice, Int64, int, bool]:
         costs = costs.as_batched(work)
         padded, unknown, work_text = work.padded, work.unrecognised, work.describe()
     else:
-        padded, work_text = padded_of(read_work(question.terms.balance), costs.resources), ""
+        padded, work_text = list_padded(read_work(question.terms.balance), costs.resources), ""
     if costs.work:
         costs_text = costs.describe()
     elif not unknown:
@@ -147,7 +147,7 @@ def _take_costs(question: Question) -> tuple[Choice, Int64, int, bool]:
     names = tuple(dict.fromkeys(name for cost in costs for name in cost))
     rows = np.array([[cost.get(name, 0) for name in names] for cost in costs], dtype=np.int64)
     varying = [n for n, k in zip(names, rows.T, strict=True) if n != LABEL_TOKENS and np.ptp(k)]
-    padded, unknown, work_text = padded_of(read_work(balance), names), tuple[str, ...](), ""
+    padded, unknown, work_text = list_padded(read_work(balance), names), tuple[str, ...](), ""
     sizes = tuple[ResourceWork, ...]()
     if samples and varying and not is_said:
         columns = {name: [cost.get(name, 0) for cost in sampled] for name in varying}

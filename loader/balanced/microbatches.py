@@ -18,7 +18,7 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Literal
 
 from ...balancer.planning.problem.config import PlanConfig
-from ...balancer.planning.problem.layout import base_of
+from ...balancer.planning.problem.layout import find_base
 from ...balancer.protocol.job_spec import JobSpec
 from ...balancer.run.run import TRIES
 from ...balancer.run.steps import explain_failures
@@ -131,7 +131,7 @@ class BalancedLoader:
     def __post_init__(self) -> None:
         self.job = self.settings.job
         limits = zip(self.plan.resources, self.plan.budgets, strict=True)
-        is_laid = base_of(self.batches.balance.layout) is not None
+        is_laid = find_base(self.batches.balance.layout) is not None
         self._labels = LabelCheck(self.job.label_tokens, is_laid, self.job.shift_labels)
         self._over_budget = OverBudget(dict(limits), self.plan.padded)
 

@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from ...balancer.planning.problem.layout import BUILT_IN, Layout, rules_of
+from ...balancer.planning.problem.layout import BUILT_IN, Layout, read_rules
 from ...workers.collate.fields import Array
 from ...workers.collate.images import COUNTS, GRIDS, IMAGE_FIELDS, TILES
 from ...workers.collate.tokens import list_derived
@@ -28,7 +28,7 @@ def take_apart(batch: Mapping[str, Any], layout: Layout | None = None) -> list[d
             "Balance(layout='packed')"
         )
     layout = layout or BUILT_IN["packed" if "cu_seq_lens" in batch else "padded"]
-    rules, derived = rules_of(layout), list_derived(layout)
+    rules, derived = read_rules(layout), list_derived(layout)
     places = _places(batch)
     samples: list[dict[str, Any]] = [{} for _ in places]
     for name, whole in batch.items():

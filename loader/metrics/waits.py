@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from ...balancer.planning.forecast import StepWork, cells_of, sample_work
+from ...balancer.planning.forecast import StepWork, list_cells, sample_work
 from ...balancer.planning.kernels.arrays import Int64
 from ...balancer.planning.problem.config import PlanConfig
 from .families import DELIVERED, FORECAST, RANDOM
@@ -21,12 +21,12 @@ def step_times(plan: Any, holes: Collection[int], config: PlanConfig) -> dict[st
 
     A step holds nothing in its holes but for FORECAST. What buckets add is not in it.
     """
-    ordinals, cell_of, cells = cells_of(plan.batch)
+    ordinals, cell_of, cells = list_cells(plan.batch)
     costs, ranks = plan.costs[ordinals - plan.start], len(plan.batch.ranks)
     work = sample_work(config, costs)
 
     def counted() -> StepWork:
-        step = work.of_step(cell_of, cells, ranks, config.waits)
+        step = work.sum_step(cell_of, cells, ranks, config.waits)
         return step._replace(imbalance=measure_imbalance(costs, cell_of % ranks, ranks))
 
     planned = delivered = counted()
@@ -36,7 +36,7 @@ def step_times(plan: Any, holes: Collection[int], config: PlanConfig) -> dict[st
         work = work.take(here)
         delivered = counted()
     dealt = np.arange(len(ordinals)) * cells // max(1, len(ordinals))
-    random = work.take(np.argsort(ordinals)).of_step(dealt, cells, ranks, config.waits)
+    random = work.take(np.argsort(ordinals)).sum_step(dealt, cells, ranks, config.waits)
     return {FORECAST: planned, DELIVERED: delivered, RANDOM: random}
 
 

@@ -18,7 +18,7 @@ from counterpoise import (
     Shapes,
     Work,
 )
-from counterpoise.balancer.planning.problem.layout import BUILT_IN, RULES, rules_of
+from counterpoise.balancer.planning.problem.layout import BUILT_IN, RULES, read_rules
 from counterpoise.loader import DataLoader, StepInfo, collate_packed, collate_padded
 from counterpoise.sched.runtime import families
 from tests.docs.pages import all_pages, page_named
@@ -109,7 +109,7 @@ def test_the_rules_of_both_layouts_are_told() -> None:
         for name in re.findall(r"`(\w+)`", row[0])
     }
     for base, rules in RULES.items():
-        made = {name for name, rule in rules_of(BUILT_IN[base]).items() if rule.of}
+        made = {name for name, rule in read_rules(BUILT_IN[base]).items() if rule.of}
         assert told == {n: rules[n] for n in rules if n not in {"input_ids", "labels", *made}}
 
 

@@ -101,7 +101,7 @@ def check_microbatch(balance: Balance, config: PlanConfig, rows: Int64) -> set[i
     assert (padding[0], padding[2]) == (0, 0)
     assert costs[1] - padding[1] == sum(lengths)
     samples = [{"input_ids": np.full(n, 7), "labels": np.full(n, 7)} for n in lengths]
-    batch: dict[str, Any] = collate_packed(samples, **balance.padding.of_tokens())
+    batch: dict[str, Any] = collate_packed(samples, **balance.padding.collate_arguments())
     total = batch["input_ids"].shape[1]
     assert total % multiple == 0
     if not samples:
@@ -229,7 +229,7 @@ def test_a_sampler_plans_shapes_and_the_collate_function_pads_to_them() -> None:
         accumulate="auto", oversize="refuse",
     )  # fmt: skip
     sampler = BalancedBatchSampler({"tokens": LENGTHS}, balance, ranks=(0, 2))
-    collate = partial(collate_packed, **balance.padding.of_tokens())
+    collate = partial(collate_packed, **balance.padding.collate_arguments())
     loader = torch.utils.data.DataLoader(Texts(), batch_sampler=sampler, collate_fn=collate)
     lengths = [batch["input_ids"].shape[1] for batch in loader]
     assert {*lengths} <= {256, 512, 768, 1024}
@@ -270,7 +270,7 @@ def test_a_collate_fn_of_ones_own_gets_the_sizes_that_are_planned(shapes: Any) -
         budgets={"tokens": 1024}, samples_per_step=64, accumulate="auto", oversize="refuse",
         shapes=shapes, images=Images(all_or_none="tokens"),
     )  # fmt: skip
-    collate = partial(collate_packed, **balance.padding.of_tokens())
+    collate = partial(collate_packed, **balance.padding.collate_arguments())
     loader = DataLoader(
         Texts(), balance=balance, shuffle=True, ranks=Ranks(virtual=2), cost=COSTS,
         collate_fn=collate,

@@ -154,4 +154,4 @@ def test_no_microbatch_is_ever_empty(
         assert found.left_out == found.consumed - sum(map(len, each))
         start, step = start + found.consumed, step + len(found.batches)
     if mode == "exact":
-        assert step == plan.steps_of(count)
+        assert step == plan.count_steps(count)

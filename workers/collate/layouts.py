@@ -31,7 +31,7 @@ from ...balancer.planning.problem.layout import (
     LayoutName,
     Rule,
     as_layout,
-    rules_of,
+    read_rules,
 )
 from ..sources.labels import IGNORED
 from .fields import (
@@ -132,7 +132,7 @@ class _Collation:
 
     def __init__(self, by: Layout, samples: Samples, fields: Container[str]) -> None:
         self.by, self.samples, self.fields = by, samples, fields
-        self.rules = rules_of(by)
+        self.rules = read_rules(by)
         self.derived = list_derived(by)
         self.places: TokenPlaces | None = None  # of the tokens, where there are any
 

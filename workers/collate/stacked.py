@@ -27,7 +27,7 @@ EVERY: Container[str] = _Every()
 
 def list_options(balance: Balance) -> dict[str, Any]:
     """Return the arguments of collate_samples, but for samples and fields."""
-    tokens = balance.padding.of_tokens()
+    tokens = balance.padding.collate_arguments()
     return {"layout": balance.layout, "dummy_tile": as_images(balance.images).dummy_tile, **tokens}
 
 

@@ -18,7 +18,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from ...balancer.planning.problem.layout import Fill, Layout, rules_of
+from ...balancer.planning.problem.layout import Fill, Layout, read_rules
 from ..sources.labels import IGNORED
 from .fields import Array, Sample, Samples, empty_array, read_array
 
@@ -170,7 +170,7 @@ def read_tokens(samples: Samples, derived: frozenset[str]) -> tuple[list[Array],
 @lru_cache(maxsize=64)
 def list_derived(layout: Layout) -> frozenset[str]:
     """Return the fields that are never samples' own: those of either base, but for own rules."""
-    rules = rules_of(layout)
+    rules = read_rules(layout)
     either = {*FOLLOWS, "max_length"} if layout.base else set()
     return frozenset(name for name in {*rules, *either} if name not in rules or rules[name].of)
 

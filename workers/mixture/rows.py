@@ -158,7 +158,7 @@ class MixtureRows(View):
         cache: str | Path | None = None,
     ) -> "MixtureRows":
         """Open what spec() describes, each source as it would be; ValueError where it is wrong."""
-        recipe, parts = Recipe.of_facts(spec.get("recipe") or {}), spec.get("parts")
+        recipe, parts = Recipe.from_facts(spec.get("recipe") or {}), spec.get("parts")
         if not isinstance(parts, list) or not all(isinstance(part, Mapping) for part in parts):
             raise ValueError("a mixture is described by parts, a list of sources, and a recipe")
         names = tuple(allowed)

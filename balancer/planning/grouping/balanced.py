@@ -62,15 +62,15 @@ def balanced(
     limits = budget_array(budgets)
     over = oversized(costs, limits)
     fitting, oversize = np.flatnonzero(~over), np.flatnonzero(over)
-    wanted = least_groups(costs[fitting], limits) if parts is None else parts - len(oversize)
+    target = least_groups(costs[fitting], limits) if parts is None else parts - len(oversize)
     most = None if refine_up_to is None else refine_up_to - len(oversize)
     group_of = np.full(len(costs), -1, dtype=np.int64)
     groups = 0
     if len(fitting):
-        small, tight = _scaled(costs[fitting], limits, max(1, wanted), coarse)
+        small, tight = _scaled(costs[fitting], limits, max(1, target), coarse)
         order = order_by_size(costs[fitting], small, coarse=coarse)
         small = small[order]
-        taken = np.zeros((max(1, wanted), len(limits)), dtype=np.int64)
+        taken = np.zeros((max(1, target), len(limits)), dtype=np.int64)
         if blocked is not None:
             taken = in_units(blocked, tight, limits)
         inner, taken = _place_by_budgets(small, tight, limits, taken)
@@ -86,8 +86,8 @@ def _scaled(costs: Int64, limits: Int64, parts: int, coarse: bool) -> tuple[Int6
     """Return scaled costs of samples within budgets, and scaled budgets: `scale_costs`.
 
     Rounded up, a sample of just its budget exceeds the one rounded down: it would be in a further
-    group, however many there are. With coarse nobody waits for a number of groups, and plans stay
-    as they are.
+    group, however many there are. With coarse the number of groups is free, and plans stay as they
+    are.
     """
     small, tight = scale_costs(costs, limits, parts)
     return (small if coarse else np.minimum(small, tight)), tight
@@ -103,8 +103,8 @@ def _place_by_budgets(
     capped = np.flatnonzero(limits < UNLIMITED)
     capped = capped if len(capped) else np.arange(len(limits))
     inner, origin = _place(small[:, capped], tight[capped], taken[:, capped])
-    every = np.append(taken, np.zeros_like(taken[:1]), axis=0)
-    return inner, every[origin]
+    taken_and_none = np.append(taken, np.zeros_like(taken[:1]), axis=0)
+    return inner, taken_and_none[origin]
 
 
 def _place(costs: Int64, budgets: Int64, taken: Int64) -> tuple[Int64, Int64]:
@@ -120,20 +120,20 @@ def _place(costs: Int64, budgets: Int64, taken: Int64) -> tuple[Int64, Int64]:
     weights = [_weight(costs[chunk::chunks], budgets) for chunk in range(chunks)]
     groups, ahead, left, origins = 0, sum(weights), np.arange(parts), list[Int64]()
     for chunk in range(chunks):
-        some = np.ascontiguousarray(costs[chunk::chunks])
+        chunk_costs = np.ascontiguousarray(costs[chunk::chunks])
         share = max(1, (parts - groups) * weights[chunk] // ahead)
         ahead -= weights[chunk]
-        inner = np.empty(len(some), dtype=np.int64)
+        inner = np.empty(len(chunk_costs), dtype=np.int64)
         chosen = np.arange(min(share, len(left))) * len(left) // share
-        own, left = left[chosen], np.delete(left, chosen)
-        own = np.append(own, np.full(len(some) + share - len(own), -1))
-        loads = np.zeros((len(own), costs.shape[1]), dtype=np.int64)
-        loads[own >= 0] = taken[own[own >= 0]]
-        order = np.arange(len(some), dtype=np.int64)
-        found = place(order, some, budgets, share, inner, loads)
+        origin, left = left[chosen], np.delete(left, chosen)
+        origin = np.append(origin, np.full(len(chunk_costs) + share - len(origin), -1))
+        loads = np.zeros((len(origin), costs.shape[1]), dtype=np.int64)
+        loads[origin >= 0] = taken[origin[origin >= 0]]
+        order = np.arange(len(chunk_costs), dtype=np.int64)
+        placed = place(order, chunk_costs, budgets, share, inner, loads)
         group_of[chunk::chunks] = inner + groups
-        origins.append(own[:found])
-        groups += found
+        origins.append(origin[:placed])
+        groups += placed
     return group_of, np.concatenate(origins)
 
 

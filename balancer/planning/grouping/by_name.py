@@ -55,9 +55,9 @@ def blocked(config: PlanConfig, costs: Int64, groups: int, more: int) -> Int64 |
 
 
 def group_samples(
-    config: PlanConfig, costs: Int64, wanted: int, seed: int, refine_up_to: int
+    config: PlanConfig, costs: Int64, parts: int, seed: int, refine_up_to: int
 ) -> GroupingResult:
-    """Return about `wanted` groups within budgets, by the strategy that the configuration names.
+    """Return about `parts` groups within budgets, by the strategy that the configuration names.
 
     costs (n, resources): of samples of which none is over budget. A result of more than
     refine_up_to groups may be left unrefined, since the caller will discard it and ask again with
@@ -70,19 +70,17 @@ def group_samples(
 
         return isf(costs, config.budgets, seed=seed)
     if config.padded:
-        return padded(config, costs, wanted)
+        return padded(config, costs, parts)
     if config.equal_counts:
-        return equal(costs, config.budgets, wanted, seed)
+        return equal(costs, config.budgets, parts, seed)
     for more in range(TRIES if config.buckets else 0):
-        free = blocked(config, costs, wanted, more)
+        free = blocked(config, costs, parts, more)
         if free is None:
             break
-        found = balanced(costs, config.budgets, wanted, seed, refine_up_to=wanted, blocked=free)
-        if found.groups <= wanted:
-            return found
+        grouping = balanced(costs, config.budgets, parts, seed, refine_up_to=parts, blocked=free)
+        if grouping.groups <= parts:
+            return grouping
     # Mode "epoch" gets the same samples every epoch: only a coarse order makes the groups depend
     # on the epoch's shuffle.
     is_coarse = config.mode == "epoch"
-    return balanced(
-        costs, config.budgets, wanted, seed, refine_up_to=refine_up_to, coarse=is_coarse
-    )
+    return balanced(costs, config.budgets, parts, seed, refine_up_to=refine_up_to, coarse=is_coarse)

@@ -74,18 +74,18 @@ def read_slots(slots: Slots, samples: int) -> Int64:
     return group_of
 
 
-def split_largest(sizes: Int64, group_of: Int64, chosen: Int64, wanted: int) -> tuple[Int64, Int64]:
-    """Return group_of and `wanted` group numbers: those chosen, and new ones for their halves.
+def split_largest(sizes: Int64, group_of: Int64, chosen: Int64, parts: int) -> tuple[Int64, Int64]:
+    """Return group_of and `parts` group numbers: those chosen, and new ones for their halves.
 
     sizes (n,): one number per sample. The largest chosen group of two or more samples is cut into
     two of about the same size, repeatedly. New groups are empty only where no group of two
     samples is left; they are numbered from the highest in use on.
 
     >>> sizes, group_of = np.array([3, 2, 1, 9]), np.array([0, 0, 0, 1])
-    >>> [found.tolist() for found in split_largest(sizes, group_of, np.array([0, 1]), wanted=4)]
+    >>> [array.tolist() for array in split_largest(sizes, group_of, np.array([0, 1]), parts=4)]
     [[0, 2, 3, 1], [0, 1, 2, 3]]
     """
-    missing = wanted - len(chosen)
+    missing = parts - len(chosen)
     if missing <= 0:
         return group_of, chosen
     used = int(max(group_of.max(initial=-1), chosen.max(initial=-1))) + 1

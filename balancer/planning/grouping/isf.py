@@ -33,11 +33,11 @@ def isf(
     """
     costs = check_costs(costs, len(budgets))
     limits = budget_array(budgets)
-    wanted = limits - limits // 32 if targets is None else budget_array(targets)
+    full = limits - limits // 32 if targets is None else budget_array(targets)
     over = oversized(costs, limits)
     group_of = np.full(len(costs), -1, dtype=np.int64)
     items = np.flatnonzero(~over)
-    groups, items = _iterate(costs, limits, wanted, iterations, seed, items, group_of)
+    groups, items = _iterate(costs, limits, full, iterations, seed, items, group_of)
     left_over, oversize = np.sort(items), np.flatnonzero(over)
     if flush:
         nothing = np.zeros_like(limits)

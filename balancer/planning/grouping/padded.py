@@ -35,90 +35,90 @@ _POINTS, _POINTS_OF_MANY, _MANY_RANKS = 32, 8, 16
 _SPARE, _SEARCHES, _CANDIDATES, _TRIES = 4, 4, 8, 8
 
 
-def padded(config: PlanConfig, costs: Int64, wanted: int) -> GroupingResult:
-    """Group samples (n, resources) into `wanted` groups, or more where budgets need them.
+def padded(config: PlanConfig, costs: Int64, parts: int) -> GroupingResult:
+    """Group samples (n, resources) into `parts` groups, or more where budgets need them.
 
     Groups ranks*k .. ranks*k + ranks - 1 are a row. For free counts and one padded resource a row
     by itself is exact, and so are two together but for the points tried; of more than two rows, and
     beside resources that add up, no bound is proven. Never above the samples in the order given,
-    wanted to a group. Follows OrchMLLM (2025) in the rule for one row; the rest is research of this
-    project. A sample over budget is alone in its group, and no group is empty while there are
-    samples enough.
+    cut into `parts` groups. Follows OrchMLLM (2025) in the rule for one row; the rest is research
+    of this project. A sample over budget is alone in its group, and no group is empty while there
+    are samples enough.
     """
     times = sample_times(config, costs)
     order = np.argsort(-times.padded, kind="stable")
     added = times.added[order]
-    step = _Step(config, costs[order], times.padded[order], added, bool(added.any()), wanted)
-    found = [step.evened_out(step.equal(np.arange(len(costs))))]
+    step = _Step(config, costs[order], times.padded[order], added, bool(added.any()), parts)
+    candidates = [step.evened_out(step.equal(np.arange(len(costs))))]
     if not config.equal_counts:
         free = step.group_freely()
         if free is None:
             return GroupingResult(NOTHING, step.groups_needed())
-        fill_empty(free, wanted, config.ranks)
-        found.append(step.evened_out(free))
+        fill_empty(free, parts, config.ranks)
+        candidates.append(step.evened_out(free))
     if step.adds_up or config.limited:
         # The samples in the order given, as a loop that does not plan would cut them; beside
         # nothing else, sorted ones are never worse.
-        found.append(step.equal(order))
-    inside = [each for each in found if step.is_within_budgets(each)]
+        candidates.append(step.equal(order))
+    inside = [candidate for candidate in candidates if step.is_within_budgets(candidate)]
     if not inside:
-        return GroupingResult(NOTHING, wanted + 1)
+        return GroupingResult(NOTHING, parts + 1)
     group_of = np.empty(len(costs), dtype=np.int64)
     group_of[order] = min(inside, key=step.time)
-    return GroupingResult(group_of, wanted)
+    return GroupingResult(group_of, parts)
 
 
 class _Step(msgspec.Struct, frozen=True):
-    """Samples sorted by their padded times, largest first, for `wanted` groups."""
+    """Samples sorted by their padded times, largest first, for `parts` groups."""
 
     config: PlanConfig
     costs: Int64
     padded: Int64
     added: Int64
     adds_up: bool  # whether anything is added at all
-    wanted: int
+    parts: int
 
     def equal(self, place: Int64) -> Int64:
         """Return groups of equal counts by the samples' places (n,) in some order.
 
         Where numbers do not divide, the last groups have one more: those of the smallest samples.
         """
-        least, more = divmod(len(place), self.wanted)
-        sizes = np.full(self.wanted, least)
-        sizes[self.wanted - more :] += 1
-        return np.repeat(np.arange(self.wanted), sizes)[place]
+        least, more = divmod(len(place), self.parts)
+        sizes = np.full(self.parts, least)
+        sizes[self.parts - more :] += 1
+        return np.repeat(np.arange(self.parts), sizes)[place]
 
     def group_freely(self) -> Int64 | None:
         """Return groups of free counts in rows; None where budgets need more groups."""
         sizes, stop = np.maximum(self.padded, 1), self.stops()
-        top = least_top(sizes, stop, self.wanted)
+        top = least_top(sizes, stop, self.parts)
         if top < 0:
             return None
         group_of = np.empty(len(sizes), dtype=np.int64)
         cut(sizes, stop, top, group_of)
         ranks = self.config.ranks
-        rows = self.wanted // ranks
+        rows = self.parts // ranks
         if rows == 1 or self.config.waits == "step":
             return group_of
         # Groups of like times side by side: their times differ a little, as counts are whole.
-        times = padded_tops(sizes, group_of, self.wanted)
-        place = np.empty(self.wanted, dtype=np.int64)
-        place[np.argsort(-times, kind="stable")] = np.arange(self.wanted)
-        found = self._in_rows(sizes, stop, place[group_of] // ranks)
+        times = padded_tops(sizes, group_of, self.parts)
+        place = np.empty(self.parts, dtype=np.int64)
+        place[np.argsort(-times, kind="stable")] = np.arange(self.parts)
+        by_time = self._in_rows(sizes, stop, place[group_of] // ranks)
         if rows == 2:
-            return found
+            return by_time
         # Of many rows two starts end in different places.
-        return min(found, self._in_rows(sizes, stop, group_of // ranks), key=self.time)
+        return min(by_time, self._in_rows(sizes, stop, group_of // ranks), key=self.time)
 
     def _in_rows(self, sizes: Int64, stop: Int64, row_of: Int64) -> Int64:
         """Return groups of free counts, the rows improved from those that samples begin in."""
         ranks = self.config.ranks
         group_of = np.empty(len(sizes), dtype=np.int64)
-        rows = _better_rows(sizes, stop, ranks, self.wanted // ranks, row_of)
-        for row, (own, top) in enumerate(rows):
-            inner = np.empty(len(own), dtype=np.int64)
-            cut(sizes[own], _stop_within(stop, own), top, inner)
-            group_of[own] = row * ranks + inner
+        rows = _better_rows(sizes, stop, ranks, self.parts // ranks, row_of)
+        for row, (samples, top) in enumerate(rows):
+            inner = np.empty(len(samples), dtype=np.int64)
+            cut(sizes[samples], _stop_within(stop, samples), top, inner)
+            group_of[samples] = row * ranks + inner
         return group_of
 
     def stops(self) -> Int64:
@@ -140,7 +140,7 @@ class _Step(msgspec.Struct, frozen=True):
         if not self.adds_up or config.ranks < 2 or config.waits == "step":
             return group_of
         spare = 0 if config.equal_counts else _SPARE
-        slots = make_slots(self.costs, group_of, self.wanted, spare)
+        slots = make_slots(self.costs, group_of, self.parts, spare)
         even_out(
             slots, self.padded, self.added, self.costs, self._is_padded(),
             budget_array(config.budgets), config.ranks, _SEARCHES, _CANDIDATES, _TRIES,
@@ -151,15 +151,15 @@ class _Step(msgspec.Struct, frozen=True):
         """Return whether all groups are within budgets, but for samples alone in theirs."""
         if not self.config.limited:
             return True
-        loads = padded_loads(self.costs, group_of, self.wanted, self.config.padded_columns)
+        loads = padded_loads(self.costs, group_of, self.parts, self.config.padded_columns)
         over = (loads > budget_array(self.config.budgets)).any(axis=1)
-        return bool((np.bincount(group_of, minlength=self.wanted)[over] == 1).all())
+        return bool((np.bincount(group_of, minlength=self.parts)[over] == 1).all())
 
     def time(self, group_of: Int64) -> int:
         """Return the step's time: of all rows, or all work where ranks wait once a step."""
-        loads = [padded_tops(self.padded, group_of, self.wanted)]
+        loads = [padded_tops(self.padded, group_of, self.parts)]
         if self.adds_up:
-            loads.append(group_loads(self.added[:, None], group_of, self.wanted)[:, 0])
+            loads.append(group_loads(self.added[:, None], group_of, self.parts)[:, 0])
         if self.config.waits == "step":
             return sum(int(load.sum()) for load in loads)
         ranks = self.config.ranks
@@ -175,20 +175,22 @@ def _better_rows(
     """Return each row's samples and top after two rows at a time have exchanged samples."""
     points = _POINTS if ranks < _MANY_RANKS else _POINTS_OF_MANY
     members = [np.flatnonzero(row_of == row) for row in range(rows)]
-    tops = [least_top(sizes[own], _stop_within(stop, own), ranks) for own in members]
+    tops = [least_top(sizes[samples], _stop_within(stop, samples), ranks) for samples in members]
     for _ in range(_SWEEPS if rows > 2 else 1):
         before = sum(tops)
-        for one, two in _pairs(rows):
-            both = np.sort(np.concatenate([members[one], members[two]]))
-            some, ends = sizes[both], _stop_within(stop, both)
-            high, low = max(tops[one], tops[two]), min(tops[one], tops[two])
-            found = best_tops(some, ends, ranks, high, low, points) if len(both) else (high, low)
+        for first, second in _pairs(rows):
+            both = np.sort(np.concatenate([members[first], members[second]]))
+            both_sizes, ends = sizes[both], _stop_within(stop, both)
+            high, low = max(tops[first], tops[second]), min(tops[first], tops[second])
+            new_tops = (
+                best_tops(both_sizes, ends, ranks, high, low, points) if len(both) else (high, low)
+            )
             # never worse: a pair that gains nothing stays as it is
-            if sum(found) >= high + low:
+            if sum(new_tops) >= high + low:
                 continue
             inner = np.empty(len(both), dtype=np.int64)
-            cut_in_two(some, ends, ranks, *found, inner)
-            for row, number in ((one, 0), (two, 1)):
+            cut_in_two(both_sizes, ends, ranks, *new_tops, inner)
+            for row, number in ((first, 0), (second, 1)):
                 members[row] = both[inner == number]
                 tops[row] = least_top(sizes[members[row]], _stop_within(stop, members[row]), ranks)
         if sum(tops) == before:
@@ -204,11 +206,11 @@ def _pairs(rows: int) -> Iterator[tuple[int, int]]:
             yield row, row + apart
 
 
-def _stop_within(stop: Int64, own: Int64) -> Int64:
-    """Return the ends (n,) for some of the samples, ascending numbers `own`, among themselves.
+def _stop_within(stop: Int64, samples: Int64) -> Int64:
+    """Return the ends (n,) for some of the samples, ascending numbers `samples`, among themselves.
 
     A group of fewer samples between the same first and last holds no more than the whole one.
     """
     if len(stop) and stop[0] == len(stop):  # none is limited: stops never fall
-        return np.full(len(own), len(own))
-    return np.searchsorted(own, stop[own])
+        return np.full(len(samples), len(samples))
+    return np.searchsorted(samples, stop[samples])

@@ -32,12 +32,16 @@ def with_tall_row(costs: Int64, ranks: int, accumulate: int, seed: int) -> Int64
     # What a group of a short row holds if the tall row is full.
     height = max((accumulate * UNIT - tallest) // (accumulate - 1), 1)
     short = ranks * (accumulate - 1)
-    made = [
+    candidates = [
         _together(costs, sizes, ranks, short, height, seed),
         _apart(costs, sizes, ranks, short, seed),
     ]
-    whole = [each for each in made if each is not None and _is_filled(each, short + ranks)]
-    return min(whole, key=lambda each: waiting(costs, each, ranks), default=None)
+    whole = [
+        group_of
+        for group_of in candidates
+        if group_of is not None and _is_filled(group_of, short + ranks)
+    ]
+    return min(whole, key=lambda group_of: waiting(costs, group_of, ranks), default=None)
 
 
 def waiting(costs: Int64, group_of: Int64, ranks: int) -> int:
@@ -65,14 +69,14 @@ def _together(
         return None
     inside = np.full(ranks, sizes[large[0]] // unit)
     inside[: len(large)] = room[: len(large)] // unit
-    rest = np.setdiff1d(np.arange(len(sizes)), large)
+    small = np.setdiff1d(np.arange(len(sizes)), large)
     # The parts that short rows and the groups of the tall row get.
     parts = np.concatenate([np.arange(short), short + np.repeat(np.arange(ranks), inside)])
-    if len(rest) < len(parts):
+    if len(small) < len(parts):
         return None
     group_of = np.empty(len(costs), dtype=np.int64)
     group_of[large] = short + np.arange(len(large))
-    group_of[rest] = parts[_grouped(costs[rest], len(parts), seed)]
+    group_of[small] = parts[_grouped(costs[small], len(parts), seed)]
     return group_of
 
 
@@ -86,13 +90,13 @@ def _apart(costs: Int64, sizes: Int64, ranks: int, short: int, seed: int) -> Int
     ascending = np.argsort(sizes, kind="stable")
     sums = np.cumsum(unit[ascending], axis=0)
     # What does not fit in the tall row, of each resource.
-    rest = sums[-1] - ranks * sizes.max()
-    enough = max(int(np.searchsorted(sums[:, r], rest[r])) for r in range(len(rest)))
+    excess = sums[-1] - ranks * sizes.max()
+    enough = max(int(np.searchsorted(sums[:, r], excess[r])) for r in range(len(excess)))
     cut = max(short, min(enough, len(costs) - ranks))
-    small, others = ascending[:cut], ascending[cut:]
+    small, large = ascending[:cut], ascending[cut:]
     group_of = np.empty(len(costs), dtype=np.int64)
     group_of[small] = _grouped(costs[small], short, seed)
-    group_of[others] = short + _grouped(costs[others], ranks, seed)
+    group_of[large] = short + _grouped(costs[large], ranks, seed)
     return group_of
 
 

@@ -34,17 +34,17 @@ def assign_rows(rows: Matrix, order: Matrix, deviations: Matrix) -> Int64:
             left = ranks
             for place in range(ranks):
                 group = rows[m, order[m, place]]
-                best, found = _MOST_PRODUCT, 0
+                best, choice = _MOST_PRODUCT, 0
                 for x in range(left):
                     product = 0
                     for r in range(resources):
                         product += gathered[free[x], r] * deviations[group, r]
                     if product < best:
-                        best, found = product, x
-                rank = free[found]
+                        best, choice = product, x
+                rank = free[choice]
                 # the last free rank takes the place of the one that is free no more
                 left -= 1
-                free[found] = free[left]
+                free[choice] = free[left]
                 assigned[rank, m] = group
                 for r in range(resources):
                     whole = gathered[rank, r] + deviations[group, r]

@@ -21,7 +21,7 @@ def cfunc(function: Function) -> Function:
 
 
 def exceptval(*, check: bool) -> Callable[[Function], Function]:  # noqa: ARG001
-    """Mark a function of C that raises nothing, with check=False: so nobody asks whether it did."""
+    """Mark a function of C that raises nothing, with check=False: no check follows the call."""
     return lambda function: function
 
 

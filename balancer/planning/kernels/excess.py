@@ -20,14 +20,14 @@ _MOST_EXCESS = cython.declare(Int, 2**27)
 @cython.nogil
 @cython.exceptval(check=False)
 def excess_after(
-    loads: Matrix, costs: Matrix, budgets: Vector, high: Int, low: Int, given: Int, taken: Int
+    loads: Matrix, costs: Matrix, budgets: Vector, high: Int, low: Int, sent: Int, taken: Int
 ) -> Int:
     """Return both groups' squared excess after an exchange (item -1: none); -1 over budgets."""
     after: Int = 0
     for r in range(costs.shape[1]):
         by: Int = 0
-        if given >= 0:
-            by += costs[given, r]
+        if sent >= 0:
+            by += costs[sent, r]
         if taken >= 0:
             by -= costs[taken, r]
         left, right = loads[high, r] - by, loads[low, r] + by
@@ -61,10 +61,10 @@ def lower_excess(
     from_high = -1 if moves and counts[low] > 1 else 0
     from_low = -1 if moves and counts[high] > 1 else 0
     for p in range(from_high, min(counts[high], candidates)):
-        given = items[first_high + p] if p >= 0 else -1
+        sent = items[first_high + p] if p >= 0 else -1
         for q in range(from_low if p >= 0 else 0, min(counts[low], candidates)):
             taken = items[first_low + q] if q >= 0 else -1
-            after = excess_after(loads, costs, budgets, high, low, given, taken)
+            after = excess_after(loads, costs, budgets, high, low, sent, taken)
             if 0 <= after < best:
                 best = after
                 give = first_high + p if p >= 0 else -1

@@ -26,10 +26,10 @@ def shuffle(items: Vector, seed: Word) -> None:
             mixed: Word = (state ^ (state >> 30)) * _FIRST_MIX & _ALL_BITS
             mixed = (mixed ^ (mixed >> 27)) * _LAST_MIX & _ALL_BITS
             mixed = mixed ^ (mixed >> 31)
-            other: Int = mixed % (last + 1)
-            kept = items[last]
-            items[last] = items[other]
-            items[other] = kept
+            partner: Int = mixed % (last + 1)
+            moved = items[last]
+            items[last] = items[partner]
+            items[partner] = moved
 
 
 def sample_and_filter(

@@ -74,24 +74,24 @@ def level_contest(
         for team in range(1, loads.shape[1]):
             if loads[contest, team, column] > loads[contest, high, column]:
                 high = team
-        other, low, give, take, giver, taker = find_partner(
+        theirs, low, give, take, giver, taker = find_partner(
             items, start, counts, held, costs, budgets, work, cells, step, loads, tops, contest,
             high, column, begin, end, search * candidates, candidates,
         )  # fmt: skip
-        if other < 0:
+        if theirs < 0:
             failed += 1
             continue
         failed = 0
         changes += 1
-        given = items[give]
+        sent = items[give]
         taken = items[take] if take >= 0 else -1
         for k in range(work.shape[1]):
-            by = work[given, k] - (work[taken, k] if taken >= 0 else 0)
+            by = work[sent, k] - (work[taken, k] if taken >= 0 else 0)
             loads[contest, high, k] -= by
-            loads[other, low, k] += by
+            loads[theirs, low, k] += by
         exchange(items, start, counts, held, costs, giver, taker, give, take)
         set_tops(tops, loads, contest)
-        set_tops(tops, loads, other)
+        set_tops(tops, loads, theirs)
     return changes
 
 
@@ -110,7 +110,7 @@ def find_partner(
     from number `first` on, that are below their top.
     """
     teams = cells.shape[2]
-    every = cells.shape[1] * teams
+    number_of_teams = cells.shape[1] * teams
     best: Int = 1
     tried: Int = 0
     partner: Int = -1
@@ -119,23 +119,23 @@ def find_partner(
     back: Int = -1
     out: Int = -1
     into: Int = -1
-    for x in range(every):
-        number = (first + x) % every
-        other, low = number // teams, number % teams
-        room = tops[other, column] - loads[other, low, column]
-        if room <= 0 or (other == contest and low == high):
+    for x in range(number_of_teams):
+        number = (first + x) % number_of_teams
+        theirs, low = number // teams, number % teams
+        room = tops[theirs, column] - loads[theirs, low, column]
+        if room <= 0 or (theirs == contest and low == high):
             continue
         tried += 1
         if tried > candidates:
             break
         # In its own contest the other team must stay below the top, in another one may reach it.
-        limit: Int = min(best, 0 if other == contest else 1)
+        limit: Int = min(best, 0 if theirs == contest else 1)
         worst, give, take, giver, taker = best_between(
             items, start, counts, held, costs, budgets, work, cells, step, loads, tops, contest,
-            high, other, low, column, begin, end, limit,
+            high, theirs, low, column, begin, end, limit,
         )  # fmt: skip
         if worst < limit:
-            best, partner, team = worst, other, low
+            best, partner, team = worst, theirs, low
             place, back, out, into = give, take, giver, taker
     return partner, team, place, back, out, into
 
@@ -146,37 +146,37 @@ def find_partner(
 def best_between(
     items: Vector, start: Vector, counts: Vector, held: Matrix, costs: Matrix, budgets: Vector,
     work: Matrix, cells: Grid, step: Int, loads: Cube, tops: Matrix, contest: Int, high: Int,
-    other: Int, low: Int, column: Int, begin: Int, end: Int, limit: Int,
+    theirs: Int, low: Int, column: Int, begin: Int, end: Int, limit: Int,
 ) -> tuple[Int, Int, Int, Int, Int]:  # fmt: skip
     """Return (how far below their tops both end, place given, place taken, both cells).
 
     The first is negative, or less than `limit`, or else there is no exchange.
     """
-    room = tops[other, column] - loads[other, low, column]
+    room = tops[theirs, column] - loads[theirs, low, column]
     best: Int = limit
     give: Int = -1
     take: Int = -1
     giver: Int = -1
     taker: Int = -1
-    for one in range(cells.shape[3]):
-        out = cells[step, contest, high, one]
+    for from_cell in range(cells.shape[3]):
+        out = cells[step, contest, high, from_cell]
         for p in range(start[out], start[out] + counts[out]):
-            given = items[p]
-            for two in range(cells.shape[3]):
-                into = cells[step, other, low, two]
+            sent = items[p]
+            for to_cell in range(cells.shape[3]):
+                into = cells[step, theirs, low, to_cell]
                 behind = start[into] + counts[into]
                 # The place behind the last sample is a move, where there is room for it.
                 moves: Flag = behind < start[into + 1] and counts[out] > 1
                 for q in range(start[into], behind + 1 if moves else behind):
                     taken = items[q] if q < behind else -1
-                    by = work[given, column] - (work[taken, column] if taken >= 0 else 0)
+                    by = work[sent, column] - (work[taken, column] if taken >= 0 else 0)
                     worst = max(-by, by - room)
                     # the cheap test first: most exchanges fail it
                     if by <= 0 or worst >= best:
                         continue
                     if keeps_tops(
-                        work, loads, tops, begin, end, contest, high, other, low, given, taken
-                    ) and fits_budgets(held, costs, budgets, out, into, given, taken):
+                        work, loads, tops, begin, end, contest, high, theirs, low, sent, taken
+                    ) and fits_budgets(held, costs, budgets, out, into, sent, taken):
                         best, give, giver, taker = worst, p, out, into
                         take = q if taken >= 0 else -1
     return best, give, take, giver, taker
@@ -229,11 +229,11 @@ def is_level(loads: Cube, tops: Matrix, contest: Int, column: Int, near: Int) ->
 @cython.exceptval(check=False)
 def keeps_tops(
     work: Matrix, loads: Cube, tops: Matrix, begin: Int, end: Int, ours: Int, high: Int,
-    theirs: Int, low: Int, given: Int, taken: Int,
+    theirs: Int, low: Int, sent: Int, taken: Int,
 ) -> Flag:  # fmt: skip
     """Return True if both teams stay at or below the tops of their contests in guarded columns."""
     for k in range(begin, end):
-        by = work[given, k] - (work[taken, k] if taken >= 0 else 0)
+        by = work[sent, k] - (work[taken, k] if taken >= 0 else 0)
         if (
             loads[ours, high, k] - by > tops[ours, k]
             or loads[theirs, low, k] + by > tops[theirs, k]
@@ -246,11 +246,11 @@ def keeps_tops(
 @cython.nogil
 @cython.exceptval(check=False)
 def fits_budgets(
-    held: Matrix, costs: Matrix, budgets: Vector, out: Int, into: Int, given: Int, taken: Int
+    held: Matrix, costs: Matrix, budgets: Vector, out: Int, into: Int, sent: Int, taken: Int
 ) -> Flag:
     """Return True if both cells are within budgets after an exchange."""
     for r in range(costs.shape[1]):
-        by = costs[given, r] - (costs[taken, r] if taken >= 0 else 0)
+        by = costs[sent, r] - (costs[taken, r] if taken >= 0 else 0)
         if held[into, r] + by > budgets[r] or held[out, r] - by > budgets[r]:
             return False
     return True

@@ -1,8 +1,8 @@
 """The kernels that planning calls: compiled, or the same sources as Python runs them.
 
 Where there was no C compiler, the package is installed without its extensions. Plans are then the
-same, bit by bit, and take a hundred times as long and more: whoever plans is told so, once, and
-what would take minutes is refused.
+same, bit by bit, and take a hundred times as long and more: the first plan says so on standard
+error, and what would take minutes is refused.
 """
 
 import functools
@@ -66,7 +66,7 @@ _REMEDY = (
 )
 
 
-def check_work(what: str, plain_s: float) -> None:
+def check_work(task: str, plain_s: float) -> None:
     """Refuse what takes Python too long, plain_s seconds by a rule of thumb, and needs compiling.
 
     The first call of a process says it on standard error if kernels are not compiled. Raises
@@ -77,7 +77,7 @@ def check_work(what: str, plain_s: float) -> None:
     _say_once()
     if plain_s > MOST_PLAIN_S:
         raise ValueError(
-            f"{what} would take about {plain_s:,.0f} s, at most {MOST_PLAIN_S:.0f} s are allowed: "
+            f"{task} would take about {plain_s:,.0f} s, at most {MOST_PLAIN_S:.0f} s are allowed: "
             f"the planning kernels are not compiled and run as plain Python; {_REMEDY}"
         )
 

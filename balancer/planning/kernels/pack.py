@@ -39,25 +39,25 @@ def place(
     score: Vector = np.zeros(loads.shape[0], dtype=np.int64)
     count: Int = groups
     empty: Int = groups
-    found: Int
+    position: Int
     best: Int
     with cython.nogil:
         for number in range(order.shape[0]):
             item = order[number]
-            found, best = find_group(item, costs, budgets, loads, ranked, score, empty, count)
-            if found < 0:
-                found = count
-                ranked[found] = count
+            position, best = find_group(item, costs, budgets, loads, ranked, score, empty, count)
+            if position < 0:
+                position = count
+                ranked[position] = count
                 count += 1
-                best = score_with(item, costs, loads, ranked[found])
-            elif found == empty - 1:
+                best = compute_score(item, costs, loads, ranked[position])
+            elif position == empty - 1:
                 empty -= 1
-            group = ranked[found]
+            group = ranked[position]
             group_of[item] = group
             score[group] = best
             for r in range(costs.shape[1]):
                 loads[group, r] += costs[item, r]
-            keep_sorted(ranked, score, found, empty, count)
+            keep_sorted(ranked, score, position, empty, count)
     return count
 
 
@@ -81,7 +81,7 @@ def find_group(
         least = min(least, costs[item, r])
     least_rise = weight * least - total
     best: Int = _NONE
-    found: Int = -1
+    chosen: Int = -1
     for position in range(max(0, empty - 1), groups):
         group = ranked[position]
         if score[group] + least_rise >= best:
@@ -98,14 +98,14 @@ def find_group(
             if load > top:
                 top = load
         if fits and weight * top - whole < best:
-            best, found = weight * top - whole, position
-    return found, best
+            best, chosen = weight * top - whole, position
+    return chosen, best
 
 
 @cython.cfunc
 @cython.nogil
 @cython.exceptval(check=False)
-def score_with(item: Int, costs: Matrix, loads: Matrix, group: Int) -> Int:
+def compute_score(item: Int, costs: Matrix, loads: Matrix, group: Int) -> Int:
     """Return the score of a group with one more item."""
     top: Int = 0
     whole: Int = 0
@@ -120,21 +120,23 @@ def score_with(item: Int, costs: Matrix, loads: Matrix, group: Int) -> Int:
 @cython.cfunc
 @cython.nogil
 @cython.exceptval(check=False)
-def keep_sorted(ranked: Vector, score: Vector, found: Int, empty: Int, groups: Int) -> cython.void:
-    """Move the group at place `found` to where its new score belongs in ranked[empty:groups].
+def keep_sorted(
+    ranked: Vector, score: Vector, position: Int, empty: Int, groups: Int
+) -> cython.void:
+    """Move the group at place `position` to where its new score belongs in ranked[empty:groups].
 
     All others are sorted by ascending score; it goes before those of equal score.
     """
-    group = ranked[found]
+    group = ranked[position]
     # Scores rise almost always, so the way up is a binary search and the way down is step by step.
-    low, high = found + 1, groups
+    low, high = position + 1, groups
     while low < high:
         middle = (low + high) // 2
         if score[ranked[middle]] < score[group]:
             low = middle + 1
         else:
             high = middle
-    for there in range(found, low - 1):
+    for there in range(position, low - 1):
         ranked[there] = ranked[there + 1]
     at = low - 1
     while at > empty and score[ranked[at - 1]] > score[group]:

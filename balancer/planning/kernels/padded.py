@@ -24,7 +24,7 @@ def stops(columns: Matrix, padded: Vector, budgets: Vector) -> Int64:
     """
     samples, resources = columns.shape[0], columns.shape[1]
     result = np.empty(samples, dtype=np.int64)
-    found: Vector = result
+    ends: Vector = result
     largest: Vector = np.empty(resources, dtype=np.int64)
     sums: Vector = np.empty(resources, dtype=np.int64)
     fits: Flag
@@ -43,7 +43,7 @@ def stops(columns: Matrix, padded: Vector, budgets: Vector) -> Int64:
                 if not fits:
                     break
                 end += 1
-            found[begin] = max(end, begin + 1)
+            ends[begin] = max(end, begin + 1)
     return result
 
 
@@ -272,18 +272,18 @@ def fill_empty(group_of: Vector, groups: Int, ranks: Int) -> None:
             for group in range(row, min(row + ranks, groups)):
                 if counts[group] > counts[giver]:
                     giver = group
-            wanted: Int = counts[giver] // 2
-            if counts[giver] < 2:  # nobody in the row can spare one: whoever can, in any row
-                giver, wanted = -1, 1
+            missing: Int = counts[giver] // 2
+            if counts[giver] < 2:  # none in the row can spare one: any that can, in any row
+                giver, missing = -1, 1
             # From the end: samples descend, so the smallest are given.
             for i in range(samples - 1, -1, -1):
-                if wanted == 0:
+                if missing == 0:
                     break
-                own = group_of[i]
-                if own == giver or (giver < 0 and counts[own] > 1):
+                group_of_sample = group_of[i]
+                if group_of_sample == giver or (giver < 0 and counts[group_of_sample] > 1):
                     group_of[i] = empty
-                    counts[own] -= 1
+                    counts[group_of_sample] -= 1
                     counts[empty] += 1
-                    wanted -= 1
-            if wanted > 0:  # there are fewer samples than microbatches
+                    missing -= 1
+            if missing > 0:  # there are fewer samples than microbatches
                 break

@@ -32,7 +32,7 @@ def even_out(
     heads: Matrix = np.zeros((groups, 2), dtype=np.int64)  # the largest and the second largest
     changes: Int = 0
     failed: Int
-    other: Int
+    partner: Int
     give: Int
     take: Int
     with cython.nogil:
@@ -47,18 +47,18 @@ def even_out(
                 for group in range(row * ranks, (row + 1) * ranks):
                     if loads[group, 1] > loads[high, 1]:
                         high = group
-                other, give, take = best_partner(
+                partner, give, take = best_partner(
                     items, start, counts, padded, added, columns, is_padded, budgets, loads, heads,
                     ranks, high, search * candidates, candidates,
                 )  # fmt: skip
-                if other < 0:
+                if partner < 0:
                     failed += 1
                     continue
                 failed = 0
                 changes += 1
-                hand_over(items, start, counts, high, other, give, take)
+                hand_over(items, start, counts, high, partner, give, take)
                 weigh(items, start, counts, padded, added, high, loads, heads)
-                weigh(items, start, counts, padded, added, other, loads, heads)
+                weigh(items, start, counts, padded, added, partner, loads, heads)
     return changes
 
 
@@ -81,29 +81,31 @@ def best_partner(
     give: Int = -1
     take: Int = -1
     for x in range(min(candidates, groups - 1)):
-        other: Int = (high + 1 + (first + x) % (groups - 1)) % groups
+        candidate: Int = (high + 1 + (first + x) % (groups - 1)) % groups
         if x % 2 == 0 and ranks > 1:
-            other = row * ranks + (high + 1 + (first + x) // 2 % (ranks - 1)) % ranks
-        if other == high:
+            candidate = row * ranks + (high + 1 + (first + x) // 2 % (ranks - 1)) % ranks
+        if candidate == high:
             continue
-        behind = start[other] + counts[other]
-        moves: Flag = behind < start[other + 1] and counts[high] > 1
+        behind = start[candidate] + counts[candidate]
+        moves: Flag = behind < start[candidate + 1] and counts[high] > 1
         for p in range(start[high], start[high] + counts[high]):
-            given = items[p]
-            for q in range(start[other], behind + 1 if moves else behind):
+            sent = items[p]
+            for q in range(start[candidate], behind + 1 if moves else behind):
                 taken = items[q] if q < behind else -1
-                by = added[given] - (added[taken] if taken >= 0 else 0)
+                by = added[sent] - (added[taken] if taken >= 0 else 0)
                 if by <= 0:
                     continue
                 change = change_of_time(
-                    counts, padded, loads, heads, ranks, high, other, given, taken, by
+                    counts, padded, loads, heads, ranks, high, candidate, sent, taken, by
                 )
                 if (
                     change < best
-                    and fits(items, start, counts, columns, is_padded, budgets, high, given, taken)
-                    and fits(items, start, counts, columns, is_padded, budgets, other, taken, given)
+                    and fits(items, start, counts, columns, is_padded, budgets, high, sent, taken)
+                    and fits(
+                        items, start, counts, columns, is_padded, budgets, candidate, taken, sent
+                    )
                 ):
-                    best, partner, give = change, other, p
+                    best, partner, give = change, candidate, p
                     take = q if taken >= 0 else -1
     return partner, give, take
 
@@ -113,21 +115,23 @@ def best_partner(
 @cython.exceptval(check=False)
 def change_of_time(
     counts: Vector, padded: Vector, loads: Matrix, heads: Matrix, ranks: Int, high: Int,
-    other: Int, given: Int, taken: Int, by: Int,
+    partner: Int, sent: Int, taken: Int, by: Int,
 ) -> Int:  # fmt: skip
     """Return by how much an exchange changes the time of the rows of both groups."""
     moved: Int = 1 if taken < 0 else 0
-    left: Int = heads[high, 1] if padded[given] == heads[high, 0] else heads[high, 0]
-    kept: Int = heads[other, 0]
+    left: Int = heads[high, 1] if padded[sent] == heads[high, 0] else heads[high, 0]
+    right: Int = heads[partner, 0]
     if taken >= 0:
         left = max(left, padded[taken])
-        kept = heads[other, 1] if padded[taken] == heads[other, 0] else heads[other, 0]
-    kept = max(kept, padded[given])
+        right = heads[partner, 1] if padded[taken] == heads[partner, 0] else heads[partner, 0]
+    right = max(right, padded[sent])
     new_high = (counts[high] - moved) * left
-    new_other = (counts[other] + moved) * kept
-    change: Int = row_change(loads, ranks, high // ranks, high, other, new_high, new_other, by)
-    if high // ranks != other // ranks:
-        change += row_change(loads, ranks, other // ranks, high, other, new_high, new_other, by)
+    new_partner = (counts[partner] + moved) * right
+    change: Int = row_change(loads, ranks, high // ranks, high, partner, new_high, new_partner, by)
+    if high // ranks != partner // ranks:
+        change += row_change(
+            loads, ranks, partner // ranks, high, partner, new_high, new_partner, by
+        )
     return change
 
 
@@ -135,7 +139,7 @@ def change_of_time(
 @cython.nogil
 @cython.exceptval(check=False)
 def row_change(
-    loads: Matrix, ranks: Int, row: Int, high: Int, other: Int, new_high: Int, new_other: Int,
+    loads: Matrix, ranks: Int, row: Int, high: Int, partner: Int, new_high: Int, new_partner: Int,
     by: Int,
 ) -> Int:  # fmt: skip
     """Return by how much the time of a row changes with the new padded loads of two groups."""
@@ -144,14 +148,14 @@ def row_change(
     new_padded: Int = 0
     new_added: Int = 0
     for group in range(row * ranks, (row + 1) * ranks):
-        one: Int = loads[group, 0]
-        two: Int = loads[group, 1]
-        old_padded, old_added = max(old_padded, one), max(old_added, two)
+        padded: Int = loads[group, 0]
+        added: Int = loads[group, 1]
+        old_padded, old_added = max(old_padded, padded), max(old_added, added)
         if group == high:
-            one, two = new_high, two - by
-        elif group == other:
-            one, two = new_other, two + by
-        new_padded, new_added = max(new_padded, one), max(new_added, two)
+            padded, added = new_high, added - by
+        elif group == partner:
+            padded, added = new_partner, added + by
+        new_padded, new_added = max(new_padded, padded), max(new_added, added)
     return new_padded + new_added - old_padded - old_added
 
 
@@ -186,18 +190,18 @@ def fits(
 @cython.nogil
 @cython.exceptval(check=False)
 def hand_over(
-    items: Vector, start: Vector, counts: Vector, high: Int, other: Int, give: Int, take: Int
+    items: Vector, start: Vector, counts: Vector, high: Int, partner: Int, give: Int, take: Int
 ) -> cython.void:
     """Exchange the samples at two places; with take -1 the one given moves to the other's end."""
-    given = items[give]
+    sent = items[give]
     if take >= 0:
         items[give] = items[take]
-        items[take] = given
+        items[take] = sent
         return
     counts[high] -= 1
     items[give] = items[start[high] + counts[high]]
-    items[start[other] + counts[other]] = given
-    counts[other] += 1
+    items[start[partner] + counts[partner]] = sent
+    counts[partner] += 1
 
 
 @cython.cfunc
@@ -208,15 +212,15 @@ def weigh(
     loads: Matrix, heads: Matrix,
 ) -> cython.void:  # fmt: skip
     """Set the loads and the two largest of a group."""
-    one: Int = 0
-    two: Int = 0
+    largest: Int = 0
+    second: Int = 0
     whole: Int = 0
     for place in range(start[group], start[group] + counts[group]):
         item = items[place]
         whole += added[item]
-        if padded[item] > one:
-            one, two = padded[item], one
-        elif padded[item] > two:
-            two = padded[item]
-    heads[group, 0], heads[group, 1] = one, two
-    loads[group, 0], loads[group, 1] = counts[group] * one, whole
+        if padded[item] > largest:
+            largest, second = padded[item], largest
+        elif padded[item] > second:
+            second = padded[item]
+    heads[group, 0], heads[group, 1] = largest, second
+    loads[group, 0], loads[group, 1] = counts[group] * largest, whole

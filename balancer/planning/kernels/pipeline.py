@@ -48,10 +48,10 @@ def two_opt(
                     if done >= most:
                         break
                     order[a], order[b] = order[b], order[a]
-                    found = run_program(rank, after, row, place, costs, order, finish, clock)
+                    makespan = run_program(rank, after, row, place, costs, order, finish, clock)
                     done += 1
-                    if found < best:
-                        best = found
+                    if makespan < best:
+                        best = makespan
                         better = True
                     else:
                         order[a], order[b] = order[b], order[a]

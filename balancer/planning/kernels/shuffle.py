@@ -11,6 +11,6 @@ def swap(items: Vector, partners: Vector) -> None:
     with cython.nogil:
         for here in range(partners.shape[0]):
             there = partners[here]
-            kept = items[here]
+            moved = items[here]
             items[here] = items[there]
-            items[there] = kept
+            items[there] = moved

@@ -82,7 +82,7 @@ def two_ended(
             mixed = mixed ^ (mixed >> 27)
             before = changes
             for x in range(size // 2):
-                bottom, top = pair_of(x, size, turn, mixed, low_end_farther)
+                bottom, top = find_pair(x, size, turn, mixed, low_end_farther)
                 high, low = active[ends[top]], active[ends[bottom]]
                 if turn >= excess_from:
                     give, take = lower_excess(
@@ -118,14 +118,14 @@ def sort_by_view(
     view = turn % VIEWS
     for x in range(size):
         load = loads[active[x], main]
-        rest: Int = 0
+        others_load: Int = 0
         for r in range(loads.shape[1]):
             if r != main:
-                rest += loads[active[x], r]
+                others_load += loads[active[x], r]
         if view == VIEW_REST:
-            key[x] = rest + load // 4
+            key[x] = others_load + load // 4
         elif view == VIEW_DIFFERENCE:
-            key[x] = load - rest
+            key[x] = load - others_load
         else:
             key[x] = load
     if cython.compiled:
@@ -173,14 +173,14 @@ def merge(
         return
     for x in range(begin, middle):
         spare[x] = ends[x]
-    one, two, at = begin, middle, begin
-    while one < middle:
-        if two < end and key[ends[two]] < key[spare[one]]:
-            ends[at] = ends[two]
-            two += 1
+    left, right, at = begin, middle, begin
+    while left < middle:
+        if right < end and key[ends[right]] < key[spare[left]]:
+            ends[at] = ends[right]
+            right += 1
         else:
-            ends[at] = spare[one]
-            one += 1
+            ends[at] = spare[left]
+            left += 1
         at += 1
 
 
@@ -207,7 +207,7 @@ def most_uneven(loads: Matrix, active: Vector) -> Int:
 @cython.cfunc
 @cython.nogil
 @cython.exceptval(check=False)
-def pair_of(x: Int, size: Int, turn: Int, random: Word, low_end_farther: Flag) -> tuple[Int, Int]:
+def find_pair(x: Int, size: Int, turn: Int, random: Word, low_end_farther: Flag) -> tuple[Int, Int]:
     """Return the places, in ascending order of load, of the low and the high group of pair x.
 
     There are size // 2 pairs. In most views pair x is the x-th of one end and the x-th of the
@@ -252,10 +252,10 @@ def best_exchange(
     give: Int = -1
     take: Int = -1
     for p in range(from_high, min(counts[high], candidates)):
-        given = items[first_high + p] if p >= 0 else -1
+        sent = items[first_high + p] if p >= 0 else -1
         for q in range(from_low if p >= 0 else 0, min(counts[low], candidates)):
             taken = items[first_low + q] if q >= 0 else -1
-            change = change_of_squares(loads, costs, budgets, gap, high, low, given, taken)
+            change = change_of_squares(loads, costs, budgets, gap, high, low, sent, taken)
             if change < best:
                 best = change
                 give = first_high + p if p >= 0 else -1
@@ -267,7 +267,7 @@ def best_exchange(
 @cython.nogil
 @cython.exceptval(check=False)
 def change_of_squares(
-    loads: Matrix, costs: Matrix, budgets: Vector, gap: Vector, high: Int, low: Int, given: Int,
+    loads: Matrix, costs: Matrix, budgets: Vector, gap: Vector, high: Int, low: Int, sent: Int,
     taken: Int,
 ) -> Int:  # fmt: skip
     """Return half of what an exchange adds to the squares; 0 if it does not fit the budgets.
@@ -276,7 +276,7 @@ def change_of_squares(
     """
     change: Int = 0
     for r in range(costs.shape[1]):
-        by = shift_by(costs, given, taken, r)
+        by = compute_shift(costs, sent, taken, r)
         change += by * (by - gap[r])
         if loads[high, r] - by > budgets[r] or loads[low, r] + by > budgets[r]:
             return 0
@@ -286,11 +286,11 @@ def change_of_squares(
 @cython.cfunc
 @cython.nogil
 @cython.exceptval(check=False)
-def shift_by(costs: Matrix, given: Int, taken: Int, r: Int) -> Int:
+def compute_shift(costs: Matrix, sent: Int, taken: Int, r: Int) -> Int:
     """Return how much of resource r an exchange of two items shifts; item -1 for none."""
     by: Int = 0
-    if given >= 0:
-        by += costs[given, r]
+    if sent >= 0:
+        by += costs[sent, r]
     if taken >= 0:
         by -= costs[taken, r]
     return by
@@ -319,17 +319,17 @@ def exchange(
     give: Int, take: Int,
 ) -> cython.void:  # fmt: skip
     """Move the item at place give from high to low and the one at take back; -1 for none."""
-    given = items[give] if give >= 0 else -1
+    sent = items[give] if give >= 0 else -1
     taken = items[take] if take >= 0 else -1
     for r in range(costs.shape[1]):
-        by = shift_by(costs, given, taken, r)
+        by = compute_shift(costs, sent, taken, r)
         loads[high, r] -= by
         loads[low, r] += by
-    if given >= 0 and taken >= 0:
-        items[give], items[take] = taken, given
-    elif given >= 0:
+    if sent >= 0 and taken >= 0:
+        items[give], items[take] = taken, sent
+    elif sent >= 0:
         # behind the members of low; the last member of high takes the free place
-        items[start[low] + counts[low]] = given
+        items[start[low] + counts[low]] = sent
         counts[low] += 1
         counts[high] -= 1
         items[give] = items[start[high] + counts[high]]

@@ -103,13 +103,13 @@ class Recipe:
         jobs = make_jobs(targets, [np.ones(count, np.int64) for count in most])
         count = int(np.ceil(targets.end)) if isinstance(self.epoch, str) else self.epoch
         sources = jobs.source[earliest_due(jobs, count)]
-        return sources[: self._end_in(sources)] if isinstance(self.epoch, str) else sources
+        return sources[: self._find_end(sources)] if isinstance(self.epoch, str) else sources
 
     @cached_property
     def _taken(self) -> Int64:
         """The samples of each source in an epoch (sources,), where they count 1."""
-        found: Int64 = np.bincount(self._fixed, minlength=len(self.sizes))
-        return found
+        counts: Int64 = np.bincount(self._fixed, minlength=len(self.sizes))
+        return counts
 
     def _check_length(self, samples: float) -> None:
         if samples > MOST:
@@ -118,7 +118,7 @@ class Recipe:
                 "it: give it more weight, or epoch= a number of samples"
             )
 
-    def _end_in(self, sources: Int64) -> int:
+    def _find_end(self, sources: Int64) -> int:
         """Return after how many samples the epoch has ended by its rule."""
         ends = np.full(len(self.sizes), len(sources))
         for number, size in enumerate(self.sizes):
@@ -158,16 +158,16 @@ class Recipe:
         says how many (see spread_evenly), so that all epochs are of one length.
         """
         assert self.costs is not None
-        means = [np.full(len(each), each.sum() / len(each)) for each in self.costs]
+        means = [np.full(len(column), column.sum() / len(column)) for column in self.costs]
         return self._closest(self.costs), self._closest(means)
 
     def _closest(self, costs: Sequence[Int64 | Floats]) -> Int64:
         (targets, ender), sizes = self._ended, np.array(self.sizes)
-        passes, rest = np.divmod(targets.due[-1], self.totals)
+        passes, remainder = np.divmod(targets.due[-1], self.totals)
         self._check_length(float((passes * sizes).sum()))
         of_last = [
             int(np.searchsorted(np.cumsum(column) - column / 2, amount, "right"))
-            for column, amount in zip(costs, rest, strict=True)
+            for column, amount in zip(costs, remainder, strict=True)
         ]
         due: Int64 = passes.astype(np.int64) * sizes + of_last
         if self.epoch == FIRST:
@@ -237,22 +237,22 @@ class Recipe:
         return {
             "names": [*self.names],
             "sizes": [*self.sizes],
-            "schedule": [[start, each.tolist()] for start, each in self.schedule],
+            "schedule": [[start, weights.tolist()] for start, weights in self.schedule],
             "epoch": self.epoch,
             "repeats": [*self.repeats],
-            "begun": {name: [*each] for name, each in self.begun.items()},
+            "begun": {name: [*begun] for name, begun in self.begun.items()},
             "continues": self.continues,
             "known_passes": [] if self.costs is None else [*self.passes],
         }
 
     @classmethod
-    def of_facts(cls, facts: Mapping[str, Any]) -> "Recipe":
+    def from_facts(cls, facts: Mapping[str, Any]) -> "Recipe":
         """Return the recipe that facts() describe; ValueError where they do not."""
         try:
-            found = cls(
+            recipe = cls(
                 tuple(map(str, facts["names"])),
                 tuple(map(int, facts["sizes"])),
-                tuple((int(at), np.array(each, np.float64)) for at, each in facts["schedule"]),
+                tuple((int(at), np.array(shares, np.float64)) for at, shares in facts["schedule"]),
                 facts["epoch"] if isinstance(facts["epoch"], str) else int(facts["epoch"]),
                 tuple(map(str, facts["repeats"])),
                 _unpacked(facts["costs"], facts["sizes"]) if "costs" in facts else None,
@@ -262,23 +262,23 @@ class Recipe:
             )
         except (KeyError, TypeError, ValueError, OverflowError, AttributeError) as error:
             raise ValueError(f"the mixture's description is none: {error!r:.200}") from error
-        count, passes = len(found.names), found.known_passes
-        weights = [each for _, each in found.schedule]
+        count, passes = len(recipe.names), recipe.known_passes
+        weights = [shares for _, shares in recipe.schedule]
         needed = {
             "pass": not passes or (len(passes) == count and min(passes) > 0),
-            "size above 0": count and len(found.sizes) == count and min(found.sizes) > 0,
-            "cost": found.costs is None or found.totals.all(),
+            "size above 0": count and len(recipe.sizes) == count and min(recipe.sizes) > 0,
+            "cost": recipe.costs is None or recipe.totals.all(),
             "weight": weights and all(
-                each.shape == (count,) and np.isfinite(each).all() and (each >= 0).all()
-                for each in weights
+                shares.shape == (count,) and np.isfinite(shares).all() and (shares >= 0).all()
+                for shares in weights
             ),
         }  # fmt: skip
-        for what, is_there in needed.items():
+        for part, is_there in needed.items():
             if not is_there:
-                raise ValueError(f"the mixture's description is none: each source has a {what}")
-        if isinstance(found.epoch, str) and found.epoch not in (FIRST, ALL, *found.names):
-            raise ValueError(f"the mixture's epoch is {found.epoch!r:.80}, which nothing ends")
-        return found
+                raise ValueError(f"the mixture's description is none: each source has a {part}")
+        if isinstance(recipe.epoch, str) and recipe.epoch not in (FIRST, ALL, *recipe.names):
+            raise ValueError(f"the mixture's epoch is {recipe.epoch!r:.80}, which nothing ends")
+        return recipe
 
     def _stands(self, number: int, epoch: int) -> Begun:
         """Return where a source stands before an epoch."""
@@ -293,26 +293,27 @@ class Recipe:
         """Return the rows of an epoch's samples, in order (samples,)."""
         if self.costs is not None:
             return self._order_by_cost(seed, epoch, shuffle)
-        found = np.empty(len(self._fixed), np.int64)
+        rows = np.empty(len(self._fixed), np.int64)
         for number, count in enumerate(self._taken.tolist()):
-            found[self._fixed == number] = self._rows(number, seed, epoch, count, shuffle)
-        return found
+            rows[self._fixed == number] = self._rows(number, seed, epoch, count, shuffle)
+        return rows
 
     def _rows(self, number: int, seed: int, epoch: int, count: int, shuffle: bool) -> Int64:
         """Return the first rows of a source in an epoch, in its order."""
         size, stands = self.sizes[number], self._stands(number, epoch)
         passes = -(-(count + stands.samples) // size)
         parts = [
-            each * size + self._pass(number, seed, stands.passes + each, shuffle)
-            for each in range(passes)
+            number_of_pass * size
+            + self._pass(number, seed, stands.passes + number_of_pass, shuffle)
+            for number_of_pass in range(passes)
         ]
         rows: Int64 = np.concatenate([np.empty(0, np.int64), *parts])
-        found: Int64 = rows[stands.samples : stands.samples + count] + self.first_rows[number]
-        return found
+        due_rows: Int64 = rows[stands.samples : stands.samples + count] + self.first_rows[number]
+        return due_rows
 
     def _pass(self, number: int, seed: int, passed: int, shuffle: bool) -> Int64:
-        own = derive_seed(seed, name_number(self.names[number]), passed)
-        order = permutation(self.sizes[number], own & 0xFFFFFFFF, 0, shuffle)
+        pass_seed = derive_seed(seed, name_number(self.names[number]), passed)
+        order = permutation(self.sizes[number], pass_seed & 0xFFFFFFFF, 0, shuffle)
         if self.costs is None or not shuffle:
             return order
         return order[spread_evenly(self.costs[number][order])]
@@ -343,12 +344,12 @@ class Recipe:
         """Return where each source stands after an epoch's first rows (n,)."""
         places = np.searchsorted(self.first_rows, rows, side="right") - 1
         taken = np.bincount(places, minlength=len(self.sizes))
-        found = {}
+        standings = {}
         for number, name in enumerate(self.names):
             begun = self._stands(number, epoch)
             passes, samples = divmod(begun.samples + int(taken[number]), self.sizes[number])
-            found[name] = Begun(begun.passes + passes, samples)
-        return found
+            standings[name] = Begun(begun.passes + passes, samples)
+        return standings
 
 
 def _packed(column: Int64) -> str:
@@ -358,7 +359,7 @@ def _packed(column: Int64) -> str:
 
 def _unpacked(columns: Sequence[str], sizes: Sequence[int]) -> tuple[Int64, ...]:
     """Return the costs in texts, of as many samples each; ValueError where they are not."""
-    found = []
+    columns_of_costs = []
     for packed, size in zip(columns, sizes, strict=True):
         try:
             unpacked = zlib.decompressobj().decompress(base64.b64decode(packed), 8 * size + 1)
@@ -367,8 +368,8 @@ def _unpacked(columns: Sequence[str], sizes: Sequence[int]) -> tuple[Int64, ...]
         costs = np.frombuffer(unpacked, "<i8").astype(np.int64)
         if len(costs) != size or (costs < 0).any() or (costs > MAX_COST).any():
             raise ValueError(f"costs are not of {size} samples, or none that can be planned")
-        found.append(costs)
-    return tuple(found)
+        columns_of_costs.append(costs)
+    return tuple(columns_of_costs)
 
 
 def name_number(name: str) -> int:
@@ -383,7 +384,7 @@ def order_of_rows(
 
     Raises ValueError where the mixture is not of `count` rows.
     """
-    recipe = Recipe.of_facts(facts)
+    recipe = Recipe.from_facts(facts)
     most = recipe.epoch if isinstance(recipe.epoch, int) else 0
     if most > count or (most := int(recipe.first_rows[-1])) != count:
         raise ValueError(f"the mixture has {most} rows, and the workers have {count} samples")

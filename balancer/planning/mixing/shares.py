@@ -41,21 +41,21 @@ class DueShares:
 
     def first_reaching(self, source: int, amounts: Floats) -> Floats:
         """Return the totals at which a source's target reaches each amount; inf for never."""
-        return self._where(source, amounts, "left")
+        return self._find_totals(source, amounts, "left")
 
-    def last_at(self, source: int, amounts: Floats) -> Floats:
+    def first_above(self, source: int, amounts: Floats) -> Floats:
         """Return the totals from which on a source's target is above each amount; inf for never."""
-        return self._where(source, amounts, "right")
+        return self._find_totals(source, amounts, "right")
 
-    def _where(self, source: int, amounts: Floats, side: str) -> Floats:
+    def _find_totals(self, source: int, amounts: Floats, side: str) -> Floats:
         row = self.due[:, source]
         after = np.searchsorted(row, amounts, side)  # type: ignore[call-overload]
         inside = np.clip(after, 1, len(row) - 1)
         low, high = row[inside - 1], row[inside]
         part = (amounts - low) / np.where(high > low, high - low, 1.0)
-        found = self.points[inside - 1] + part * (self.points[inside] - self.points[inside - 1])
-        found = np.where(after == 0, self.points[0], found)
-        return np.where(after >= len(row), np.inf, found)
+        totals = self.points[inside - 1] + part * (self.points[inside] - self.points[inside - 1])
+        totals = np.where(after == 0, self.points[0], totals)
+        return np.where(after >= len(row), np.inf, totals)
 
 
 def make_targets(
@@ -72,8 +72,8 @@ def make_targets(
     what was theirs. is_over: is asked wherever a source has been through once. Ends where all
     sources have ended.
 
-    >>> found = make_targets([(0, np.array([3.0, 1.0]))], np.array([6.0, 9.0]), [True, True])
-    >>> found.points.tolist(), found.due.tolist()
+    >>> targets = make_targets([(0, np.array([3.0, 1.0]))], np.array([6.0, 9.0]), [True, True])
+    >>> targets.points.tolist(), targets.due.tolist()
     ([0.0, 8.0, 15.0], [[0.0, 0.0], [6.0, 2.0], [6.0, 9.0]])
     """
     total, due, part = 0.0, np.zeros(len(sizes)), 0
@@ -129,7 +129,7 @@ def make_jobs(targets: DueShares, costs: Sequence[Int64]) -> Jobs:
         had = np.concatenate([[0.0], np.cumsum(column)])
         ends = targets.first_reaching(source, had[1:])
         # One that costs nothing is due when it may come, also where the source ends.
-        begins = np.minimum(targets.last_at(source, had[:-1]), ends)
+        begins = np.minimum(targets.first_above(source, had[:-1]), ends)
         due = _whole(np.ceil(ends - _ROUNDING))
         parts.append((np.full(len(column), source), _whole(np.floor(begins + _ROUNDING)), due))
     return Jobs(*map(np.concatenate, zip(*parts, strict=True)))
@@ -162,9 +162,9 @@ def earliest_due(jobs: Jobs, count: int, costs: Int64 | None = None) -> Int64:
                 break
             heappush(waiting, ranks[place])  # one sample early, by rounding
             place += 1
-        found = heappop(waiting)
-        order.append(found)
-        total += 1 if steps is None else steps[found]
+        job = heappop(waiting)
+        order.append(job)
+        total += 1 if steps is None else steps[job]
     return by_due[np.array(order, np.int64)]
 
 

@@ -21,7 +21,7 @@ Amounts = Mapping[str, Int64]
 Points = tuple[tuple[int, int], ...]
 
 
-def time_of(entry: PassEntry, amounts: Amounts) -> Int64:
+def compute_time(entry: PassEntry, amounts: Amounts) -> Int64:
     """Return the time of one pass of microbatches, int64 nanoseconds.
 
     It is the sum of `fixed`, of per_thousand x amount / 1000 rounded down, and for every resource
@@ -29,10 +29,10 @@ def time_of(entry: PassEntry, amounts: Amounts) -> Int64:
     2024, section 3, does with measurements). Beyond the points the first or last piece continues.
     amounts: of each resource that the entry names, int64 arrays of one length.
 
-    >>> time_of(PassEntry(10, {"tokens": 1500}), {"tokens": np.array([3, 5])}).tolist()
+    >>> compute_time(PassEntry(10, {"tokens": 1500}), {"tokens": np.array([3, 5])}).tolist()
     [14, 17]
     >>> steep = PassEntry(points={"tiles": ((0, 0), (4, 8), (8, 32))})
-    >>> time_of(steep, {"tiles": np.array([2, 6, 9])})
+    >>> compute_time(steep, {"tiles": np.array([2, 6, 9])})
     array([ 4, 20, 38])
     """
     size = len(next(iter(amounts.values()), np.empty(0)))
@@ -48,10 +48,10 @@ def time_of(entry: PassEntry, amounts: Amounts) -> Int64:
 def pass_times(pipeline: PipelineCosts, kind: str, amounts: Amounts) -> Int64:
     """Return int64 (stages, microbatches): nanoseconds of one kind of pass."""
     costs, stages = pipeline.passes[kind], len(pipeline.placement)
-    return np.stack([time_of(cost, amounts) for cost in (costs * stages)[:stages]])
+    return np.stack([compute_time(cost, amounts) for cost in (costs * stages)[:stages]])
 
 
-def pipeline_of(pipeline: PipelineCosts, amounts: Amounts) -> PipelineEvaluator:
+def make_evaluator(pipeline: PipelineCosts, amounts: Amounts) -> PipelineEvaluator:
     """Return the 1F1B pipeline (interleaved where ranks hold several stages) of microbatches.
 
     A backward pass takes the time of B, or of I and W together, or twice that of forward.
@@ -97,7 +97,7 @@ PAIRS = "token_pairs"
 _KINDS = ("F", "B", "I", "W")
 
 
-def ordering_of(config: PlanConfig) -> OrderRanks:
+def make_ordering(config: PlanConfig) -> OrderRanks:
     """Return the function that orders microbatches as the configuration's pipeline says.
 
     It is given the loads that `ordered_loads` returns. Raises ValueError for costs that need what
@@ -113,11 +113,11 @@ def ordering_of(config: PlanConfig) -> OrderRanks:
             "profile the job with the costs that its loader has"
         )
 
-    def of_loads(loads: Int64) -> PipelineEvaluator:
+    def evaluate_loads(loads: Int64) -> PipelineEvaluator:
         amounts = {name: loads[:, column] for column, name in enumerate(names)}
-        return pipeline_of(pipeline, amounts)
+        return make_evaluator(pipeline, amounts)
 
-    return rank_ordering(config.ordering, of_loads)
+    return rank_ordering(config.ordering, evaluate_loads)
 
 
 def ordered_loads(config: PlanConfig, costs: Int64, group_of: Int64, groups: int) -> Int64:

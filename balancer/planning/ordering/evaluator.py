@@ -89,18 +89,18 @@ def _program(rank: int, ranks: int, chunks: int, microbatches: int) -> list[Oper
         warm = min(2 * (ranks - rank - 1) + (chunks - 1) * ranks, count)
 
     def passed(k: int, backward: bool) -> Operation:
-        block, rest = divmod(k, ranks * chunks)
-        chunk, place = rest // ranks, block * ranks + rest % ranks
+        block, within = divmod(k, ranks * chunks)
+        chunk, place = within // ranks, block * ranks + within % ranks
         if chunks == 1:
             chunk, place = 0, k
         if backward:
             chunk = chunks - 1 - chunk
         return backward, chunk * ranks + rank, place
 
-    result = [passed(k, False) for k in range(warm)]
+    operations = [passed(k, False) for k in range(warm)]
     for k in range(count - warm):
-        result += [passed(warm + k, False), passed(k, True)]
-    return result + [passed(k, True) for k in range(count - warm, count)]
+        operations += [passed(warm + k, False), passed(k, True)]
+    return operations + [passed(k, True) for k in range(count - warm, count)]
 
 
 def _flat(
@@ -116,7 +116,7 @@ def _flat(
         for rank, program in enumerate(programs):
             while at[rank] < len(program):
                 backward, stage, place = program[at[rank]]
-                after = _waits_for(number, backward, stage, place)
+                after = _find_input(number, backward, stage, place)
                 if after == -2:
                     break
                 number[int(backward), stage, place] = len(flat)
@@ -128,13 +128,13 @@ def _flat(
     return rank_, after_, row, place_
 
 
-def _waits_for(number: Int64, backward: bool, stage: int, place: int) -> int:
+def _find_input(number: Int64, backward: bool, stage: int, place: int) -> int:
     """Return the operation that hands over the input: -1 for none, -2 if it is not listed yet."""
     if not backward and stage == 0:
         return -1
     last = stage == number.shape[1] - 1
     if not backward:
-        found = number[0, stage - 1, place]
+        operation = number[0, stage - 1, place]
     else:
-        found = number[0, stage, place] if last else number[1, stage + 1, place]
-    return int(found) if found >= 0 else -2
+        operation = number[0, stage, place] if last else number[1, stage + 1, place]
+    return int(operation) if operation >= 0 else -2

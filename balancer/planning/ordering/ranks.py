@@ -16,7 +16,7 @@ from ..problem.config import OrderRanks
 from .evaluator import PipelineEvaluator
 from .search import find_order
 
-PipelineOf = Callable[[Int64], PipelineEvaluator]
+MakeEvaluator = Callable[[Int64], PipelineEvaluator]
 
 _ROUNDS = 64
 _PARTNERS = 6  # fastest ranks that are tried as partners of the slowest
@@ -26,16 +26,16 @@ _EVALUATIONS = 2_000  # makespans that 2-opt may compute after a swap
 _PLAIN_S = 3e-5
 
 
-def rank_ordering(name: str, pipeline_of: PipelineOf) -> OrderRanks:
+def rank_ordering(name: str, make_evaluator: MakeEvaluator) -> OrderRanks:
     """Return the function that make_planner needs for an ordering: (loads, assigned) -> assigned.
 
-    loads (groups, resources), assigned (ranks, accumulate) group numbers. pipeline_of makes the
+    loads (groups, resources), assigned (ranks, accumulate) group numbers. make_evaluator makes the
     pipeline of microbatches with given loads (accumulate, resources). Raises ValueError for an
     unknown name.
     """
 
     def order_ranks(loads: Int64, assigned: Int64) -> Int64:
-        pipelines = [pipeline_of(loads[row]) for row in assigned]
+        pipelines = [make_evaluator(loads[row]) for row in assigned]
         ranks, count = assigned.shape
         seconds = _PLAIN_S * ranks * pipelines[0].stages * count**3
         check_work(f"ordering {count} microbatches on each of {ranks} ranks", seconds)
@@ -59,10 +59,10 @@ def level_ranks(assigned: Int64, pipelines: list[PipelineEvaluator]) -> Int64:
     for _ in range(_ROUNDS):
         slow = max(range(len(times)), key=lambda rank: (times[rank], -rank))
         partners = sorted(range(len(times)), key=lambda rank: (times[rank], rank))[:_PARTNERS]
-        found = min((_best_swap(pipelines, times, slow, fast) for fast in partners), default=None)
-        if found is None or found[0] >= times[slow]:
+        swap = min((_best_swap(pipelines, times, slow, fast) for fast in partners), default=None)
+        if swap is None or swap[0] >= times[slow]:
             break
-        _, fast, give, take = found
+        _, fast, give, take = swap
         pipelines[slow], pipelines[fast] = _swapped(pipelines[slow], pipelines[fast], give, take)
         assigned[slow, give], assigned[fast, take] = assigned[fast, take], assigned[slow, give]
         for rank in (slow, fast):
@@ -79,29 +79,29 @@ def _best_swap(
     """Return the best swap found: (slower of both times after it, fast, place in slow, in fast)."""
     if slow == fast:
         return times[slow], fast, 0, 0
-    one, other = pipelines[slow], pipelines[fast]
+    slower, faster = pipelines[slow], pipelines[fast]
     # Only swaps that shift about half of the difference are worth a simulation.
-    here = np.arange(one.costs.shape[1], dtype=np.int64)
-    gaps = one.costs.sum(axis=0)[:, None] - other.costs.sum(axis=0)[None]
-    wanted = (times[slow] - times[fast]) // 2 * one.stages // 2
-    off = np.where(gaps > 0, np.abs(gaps - wanted), 2**62).ravel()
+    here = np.arange(slower.costs.shape[1], dtype=np.int64)
+    gaps = slower.costs.sum(axis=0)[:, None] - faster.costs.sum(axis=0)[None]
+    target = (times[slow] - times[fast]) // 2 * slower.stages // 2
+    off = np.where(gaps > 0, np.abs(gaps - target), 2**62).ravel()
     best = (times[slow], fast, 0, 0)
     for place in np.argsort(off, kind="stable")[:_SWAPS].tolist():
         give, take = divmod(place, len(here))
         if gaps[give, take] <= 0:
             break
-        time = max(pipeline(here) for pipeline in _swapped(one, other, give, take))
+        time = max(pipeline(here) for pipeline in _swapped(slower, faster, give, take))
         best = min(best, (time, fast, give, take))
     return best
 
 
 def _swapped(
-    one: PipelineEvaluator, other: PipelineEvaluator, give: int, take: int
+    slower: PipelineEvaluator, faster: PipelineEvaluator, give: int, take: int
 ) -> tuple[PipelineEvaluator, PipelineEvaluator]:
     """Return both pipelines after a swap of one microbatch each."""
-    first, second = one.costs.copy(), other.costs.copy()
-    first[:, give], second[:, take] = other.costs[:, take], one.costs[:, give]
-    return replace(one, costs=first), replace(other, costs=second)
+    first, second = slower.costs.copy(), faster.costs.copy()
+    first[:, give], second[:, take] = faster.costs[:, take], slower.costs[:, give]
+    return replace(slower, costs=first), replace(faster, costs=second)
 
 
 def _reordered(pipeline: PipelineEvaluator, order: Int64) -> PipelineEvaluator:

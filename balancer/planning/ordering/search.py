@@ -27,10 +27,10 @@ def find_order(name: str, pipeline: PipelineEvaluator) -> Int64:
     The order given is 0, 1, 2, ... DistTrain's may be worse, so it is returned only if better.
     "two_opt" goes on from there by local search (Croes, 1958).
     """
-    given = np.arange(pipeline.costs.shape[1], dtype=np.int64)
-    if name == "given" or len(given) < 2:
-        return given
-    start = min(given, disttrain(pipeline), key=pipeline)
+    unordered = np.arange(pipeline.costs.shape[1], dtype=np.int64)
+    if name == "given" or len(unordered) < 2:
+        return unordered
+    start = min(unordered, disttrain(pipeline), key=pipeline)
     return pipeline.two_opt(start, EVALUATIONS) if name == "two_opt" else start
 
 
@@ -66,9 +66,9 @@ def disttrain(pipeline: PipelineEvaluator) -> Int64:
     return np.array(placed + rear, dtype=np.int64)
 
 
-def _closest(pending: list[int], sizes: list[int], wanted: int) -> int:
-    """Return the pending microbatch whose size is closest to the wanted one."""
-    return min(pending, key=lambda k: (abs(sizes[k] - wanted), k))
+def _closest(pending: list[int], sizes: list[int], target: int) -> int:
+    """Return the pending microbatch whose size is closest to the target."""
+    return min(pending, key=lambda k: (abs(sizes[k] - target), k))
 
 
 class _Gaps:
@@ -87,8 +87,8 @@ class _Gaps:
         for k in range(1, len(here) - 1):
             if not backward[k] and backward[k + 1]:
                 place = int(pipeline.place[here[k]])
-                entry = (int(here[k - 1]), int(here[k + 1]))
-                self.filled.setdefault(place, []).append(entry)
+                neighbours = (int(here[k - 1]), int(here[k + 1]))
+                self.filled.setdefault(place, []).append(neighbours)
 
     def first(self, placed: list[int]) -> int:
         """Return the interval between the first forward and the first backward pass."""

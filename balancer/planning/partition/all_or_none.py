@@ -37,9 +37,9 @@ def with_images(has: Mask, group_of: Int64, groups: int) -> Mask:
     >>> with_images(np.array([True, False, True]), np.array([1, 0, -1]), 3).tolist()
     [False, True, False]
     """
-    found = np.zeros(groups, dtype=bool)
-    found[group_of[has & (group_of >= 0)]] = True
-    return found
+    has_images = np.zeros(groups, dtype=bool)
+    has_images[group_of[has & (group_of >= 0)]] = True
+    return has_images
 
 
 def mixed_rows(has: Mask) -> Int64:
@@ -60,21 +60,25 @@ def match_rows(
     or budgets forbid each exchange. With equal counts every microbatch keeps its number of
     samples, but for empty ones. Research of this project.
     """
-    result = group_of.copy()
+    matched = group_of.copy()
     inside = group_of >= 0
-    parts = max(1, sum(each.size for each in cells))
+    parts = max(1, sum(step_cells.size for step_cells in cells))
     small = np.zeros_like(costs)
     small[inside], budgets = scale_costs(costs[inside], budget_array(config.budgets), parts)
-    groups = 1 + max(int(group_of.max(initial=-1)), *(int(own.max()) for own in cells))
+    groups = 1 + max(
+        int(group_of.max(initial=-1)), *(int(step_cells.max()) for step_cells in cells)
+    )
     cell_of_group = np.full(groups + 1, -1)  # the last is of samples in no group
-    for own in cells:
+    for step_cells in cells:
         cell_of_group[:] = -1
-        cell_of_group[own.ravel()] = np.arange(own.size)
+        cell_of_group[step_cells.ravel()] = np.arange(step_cells.size)
         samples = np.flatnonzero(cell_of_group[group_of] >= 0)
         cell_of = cell_of_group[group_of[samples]]
-        step = _Step.from_samples(config, small[samples], has[samples], cell_of, budgets, own.shape)
-        result[samples] = own.ravel()[step.mended().cell_of]
-    return result
+        step = _Step.from_samples(
+            config, small[samples], has[samples], cell_of, budgets, step_cells.shape
+        )
+        matched[samples] = step_cells.ravel()[step.mended().cell_of]
+    return matched
 
 
 class _Step(msgspec.Struct, frozen=True):
@@ -114,9 +118,9 @@ class _Step(msgspec.Struct, frozen=True):
         for row in mixed_rows(self._has_images()).tolist():
             filled, emptied = step._copy(), step._copy()
             ways = [(filled._fill(row), 0, filled), (emptied._empty(row), 1, emptied)]
-            found = [(cost, number, way) for cost, number, way in ways if cost is not None]
-            if found:
-                step = min(found, key=lambda way: way[:2])[2]
+            possible = [(cost, number, way) for cost, number, way in ways if cost is not None]
+            if possible:
+                step = min(possible, key=lambda way: way[:2])[2]
         return step
 
     def _has_images(self) -> Mask:
@@ -135,12 +139,12 @@ class _Step(msgspec.Struct, frozen=True):
             if self.images[cell]:
                 continue
             spare = by_size[(self.has & (self.images[self.cell_of] > 1))[by_size]][:_TRIED]
-            own = np.flatnonzero(self.cell_of == cell)
-            takers = own if len(own) else np.array([-1])
-            found = self._exchange(spare, takers, np.full(len(takers), cell))
-            if found is None:
+            samples = np.flatnonzero(self.cell_of == cell)
+            takers = samples if len(samples) else np.array([-1])
+            rise = self._exchange(spare, takers, np.full(len(takers), cell))
+            if rise is None:
                 return None
-            cost += found
+            cost += rise
         return cost
 
     def _empty(self, row: int) -> int | None:
@@ -152,12 +156,12 @@ class _Step(msgspec.Struct, frozen=True):
         for sample in np.flatnonzero(self.has & (self.cell_of % self.rows == row)):
             near = takers[np.argsort(np.abs(sizes[takers] - sizes[sample]), kind="stable")]
             near = near[:_TRIED]
-            found = self._exchange(np.array([sample]), near, self.cell_of[near])
-            if found is None and self.free_counts:
-                found = self._move_away(int(sample), np.flatnonzero(np.tile(whole, ranks)))
-            if found is None:
+            rise = self._exchange(np.array([sample]), near, self.cell_of[near])
+            if rise is None and self.free_counts:
+                rise = self._move_away(int(sample), np.flatnonzero(np.tile(whole, ranks)))
+            if rise is None:
                 return None
-            cost += found
+            cost += rise
             takers = takers[whole[self.cell_of[takers] % self.rows]]
         return cost
 
@@ -166,14 +170,14 @@ class _Step(msgspec.Struct, frozen=True):
 
         None: not possible.
         """
-        own, cost = int(self.cell_of[sample]), 0
+        cell, cost = int(self.cell_of[sample]), 0
         counts = np.bincount(self.cell_of, minlength=len(self.images))
-        if counts[own] == 1:
+        if counts[cell] == 1:
             spare = np.flatnonzero((self.images[self.cell_of] == 0) & (counts[self.cell_of] > 1))
-            came = self._exchange(spare[:_TRIED], np.array([-1]), np.array([own]))
-            if came is None:
+            rise = self._exchange(spare[:_TRIED], np.array([-1]), np.array([cell]))
+            if rise is None:
                 return None
-            cost = came
+            cost = rise
         gone = self._exchange(np.array([sample]), np.full(len(cells), -1), cells)
         return None if gone is None else cost + gone
 

@@ -48,16 +48,16 @@ def image_loads(costs: Int64 | Sequence[int], to: Int64 | Sequence[int], ranks: 
 def _near_home(costs: Int64, homes: Int64, ranks: int, level: int) -> Int64:
     """Return a plan that moves only what its home has no room for below the level."""
     to = homes.copy()
-    loads, rest = [0] * ranks, []
+    loads, homeless = [0] * ranks, []
     values, at = costs.tolist(), homes.tolist()
     for image in np.argsort(-costs, kind="stable").tolist():
         if loads[at[image]] + values[image] <= level:
             loads[at[image]] += values[image]
         else:
-            rest.append(image)
+            homeless.append(image)
     heap = [(load, rank) for rank, load in enumerate(loads)]
     heapq.heapify(heap)
-    for image in rest:
+    for image in homeless:
         load, rank = heap[0]
         to[image] = rank
         heapq.heapreplace(heap, (load + values[image], rank))

@@ -66,9 +66,9 @@ def level(
         effort = (_SEARCHES, _CANDIDATES_ONCE, _TRIES_ONCE, _NEAR_ONCE)
     contests = np.ascontiguousarray(contests)
     level_steps(slots, limited, tight, work, contests, np.array(turns), *effort)
-    result = group_of.copy()
-    result[inside] = read_slots(slots, len(inside))
-    return result
+    levelled = group_of.copy()
+    levelled[inside] = read_slots(slots, len(inside))
+    return levelled
 
 
 def _slots(
@@ -111,7 +111,7 @@ def _coarsest_first(costs: Int64) -> Int64:
 def _summed(config: PlanConfig, costs: Int64, small: Int64) -> Int64:
     """Return what counts once a step (n, columns): the work of a sample, as the last column.
 
-    Before it come all resources but the finest, and their opposites: nobody may have much more of
+    Before it come all resources but the finest, and their opposites: no rank may have much more of
     one than others, nor much less. So if a model weighs resources otherwise than is assumed here,
     the sums that it sees differ little from those that are levelled.
     """

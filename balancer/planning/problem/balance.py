@@ -311,10 +311,10 @@ def as_balance(balance: "Balance | str") -> Balance:
     )
 
 
-def budgets_of(balance: Balance, resources: tuple[str, ...]) -> tuple[int | None, ...]:
+def list_budgets(balance: Balance, resources: tuple[str, ...]) -> tuple[int | None, ...]:
     """Return a balance's budget for each resource, None for no limit; ValueError for others.
 
-    >>> budgets_of(Balance(budgets={"tokens": 4096}), ("tiles", "tokens"))
+    >>> list_budgets(Balance(budgets={"tokens": 4096}), ("tiles", "tokens"))
     (None, 4096)
     """
     if unknown := [name for name in balance.budgets if name not in resources]:

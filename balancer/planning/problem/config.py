@@ -12,8 +12,8 @@ from typing import Literal
 import msgspec
 
 from ..kernels.arrays import Int64
-from .balance import DEFAULTS, Balance, budgets_of
-from .layout import own_layout
+from .balance import DEFAULTS, Balance, list_budgets
+from .layout import format_rules
 from .options import (
     ATTENTION_PAIRS,
     LLM,
@@ -28,11 +28,11 @@ from .options import (
     Waits,
     check_option,
     contradictions,
-    dispatched_of,
     is_positive,
-    padded_of,
+    list_dispatched,
+    list_padded,
 )
-from .pipeline_costs import read_costs_of
+from .pipeline_costs import read_costs
 from .shapes import Sizing, against_columns
 from .values import as_pipeline
 
@@ -145,20 +145,20 @@ class PlanConfig:
             ranks=ranks,
             samples_per_step=size,
             resources=resources,
-            budgets=budgets_of(balance, resources),
+            budgets=list_budgets(balance, resources),
             **{name: getattr(balance, name) for name in _OPTIONS},
             waits=balance.resolved_waits,
             drop_last=drop_last,
             batch_size=batch_size if balance.grouping == "fixed" else None,
             accumulate_from=accumulate_from,
             empty_microbatches=empty_microbatches,
-            padded=padded_of(balance.resolved_work, resources),
+            padded=list_padded(balance.resolved_work, resources),
             time_ns=tuple(sorted((balance.time_ns or {}).items())),
-            pipeline=read_costs_of(order.profile) if order else "",
-            dispatched=dispatched_of(balance.dispatch, resources),
+            pipeline=read_costs(order.profile) if order else "",
+            dispatched=list_dispatched(balance.dispatch, resources),
             multiples=tuple(sorted(padding.multiples.items())),
             buckets=tuple(sorted(padding.buckets.items())),
-            layout=own_layout(balance.layout),
+            layout=format_rules(balance.layout),
         )
 
     def _contradictions(self) -> Iterator[str]:
@@ -187,30 +187,30 @@ class PlanConfig:
                 yield f"{name} is {value!r}, allowed is a positive integer"
         yield from contradictions(self)
         timed = (*resources, ATTENTION_PAIRS) if LLM in resources else resources
-        for what, names, allowed in (
+        for option, names, allowed in (
             ("time_ns", [name for name, _ in self.time_ns], timed),
             ("padded", self.padded, resources),
             ("all_or_none", [self.all_or_none] if self.all_or_none else [], resources),
         ):
             if unknown := [name for name in names if name not in allowed]:
-                yield f"{what} names {unknown[0]}, but samples cost {', '.join(allowed)}"
+                yield f"{option} names {unknown[0]}, but samples cost {', '.join(allowed)}"
         yield from against_columns(resources, self.multiples, self.buckets)
         yield from self._against_step_size()
 
     def _against_step_size(self) -> Iterator[str]:
-        size, each = self.samples_per_step, self.first_accumulate
-        wanted = self.least_microbatches * (self.batch_size or 0)
+        size, rows = self.samples_per_step, self.first_accumulate
+        needed = self.least_microbatches * (self.batch_size or 0)
         is_counted = self.grouping == "fixed" and self.accumulate != "auto" and self.mode != "epoch"
-        if is_counted and size != wanted:
+        if is_counted and size != needed:
             yield (
-                f"samples_per_step is {size}, but {self.ranks} ranks x {each} microbatches x "
-                f"{self.batch_size} samples are {wanted}"
+                f"samples_per_step is {size}, but {self.ranks} ranks x {rows} microbatches x "
+                f"{self.batch_size} samples are {needed}"
             )
         # Where no rank can have an empty microbatch, each needs a sample.
         least = self.least_microbatches
         if self.mode != "epoch" and not self.empty_microbatches and size < least:
             yield (
-                f"samples_per_step is {size}, but {self.ranks} ranks x {each} microbatches need at "
+                f"samples_per_step is {size}, but {self.ranks} ranks x {rows} microbatches need at "
                 f"least {least}: collate_fn cannot make a batch of no samples; give larger steps, "
                 "layout 'padded', or a collate_fn that can"
             )
@@ -253,7 +253,7 @@ class PlanConfig:
             padded=tuple(name for name in self.padded if name in names),
             all_or_none=None,
             multiples=(),
-            buckets=tuple(each for each in self.buckets if each[0] in names),
+            buckets=tuple((name, sizes) for name, sizes in self.buckets if name in names),
             time_ns=tuple(
                 (name, time) for name, time in self.time_ns if name in (*names, ATTENTION_PAIRS)
             ),
@@ -269,8 +269,8 @@ class PlanConfig:
         """How the costs of a microbatch follow from its samples'."""
         return Sizing(
             self.padded_columns,
-            tuple((self.resources.index(name), each) for name, each in self.multiples),
-            tuple((self.resources.index(name), each) for name, each in self.buckets),
+            tuple((self.resources.index(name), size) for name, size in self.multiples),
+            tuple((self.resources.index(name), size) for name, size in self.buckets),
         )
 
     @property
@@ -282,9 +282,11 @@ class PlanConfig:
         >>> PlanConfig(1, 8, 1, ("tokens", "label_tokens"), (None, None)).balanced_columns
         (0,)
         """
-        each = enumerate(zip(self.resources, self.budgets, strict=True))
-        others = (*NO_WORK, *self.dispatched)
-        work = tuple(k for k, (name, budget) in each if budget is not None or name not in others)
+        columns = enumerate(zip(self.resources, self.budgets, strict=True))
+        no_work = (*NO_WORK, *self.dispatched)
+        work = tuple(
+            k for k, (name, budget) in columns if budget is not None or name not in no_work
+        )
         return work or tuple(range(len(self.resources)))
 
     @property
@@ -299,14 +301,14 @@ class PlanConfig:
             least = self.ranks if self.last_step == "even" else 1
         return not self.drop_last and samples >= least
 
-    def steps_of(self, samples: int) -> int:
+    def count_steps(self, samples: int) -> int:
         """Return the steps of an epoch of `samples` samples, in mode "exact".
 
-        >>> PlanConfig(4, 4, 1, ("n",), (None,), empty_microbatches=False).steps_of(9)
+        >>> PlanConfig(4, 4, 1, ("n",), (None,), empty_microbatches=False).count_steps(9)
         2
         """
-        whole, rest = divmod(samples, self.samples_per_step)
-        return whole + self.keeps_last(rest)
+        whole, remainder = divmod(samples, self.samples_per_step)
+        return whole + self.keeps_last(remainder)
 
     @property
     def first_accumulate(self) -> int:
@@ -329,24 +331,24 @@ class PlanConfig:
         whole = self.ranks * self.last_rows(samples)
         return samples - samples % whole if self.last_step == "even" else samples
 
-    def microbatches_of(self, samples: int) -> int:
+    def count_microbatches(self, samples: int) -> int:
         """Return a rank's microbatches in an epoch of `samples` samples, in mode "exact".
 
-        >>> PlanConfig(4, 64, 4, ("n",), (None,), last_step="even").microbatches_of(64 + 7)
+        >>> PlanConfig(4, 64, 4, ("n",), (None,), last_step="even").count_microbatches(64 + 7)
         5
         """
-        whole, rest = divmod(samples, self.samples_per_step)
-        last = self.last_rows(rest) if self.keeps_last(rest) else 0
+        whole, remainder = divmod(samples, self.samples_per_step)
+        last = self.last_rows(remainder) if self.keeps_last(remainder) else 0
         return whole * self.first_accumulate + last
 
     def digest(self) -> str:
         """Return 32 hex digits that change whenever a plan could."""
         options = {}
-        for each in fields(self):
-            value = getattr(self, each.name)
-            is_said = value != each.default or (each.name == "time_ns" and self.is_padded)
-            if is_said or each.name not in _SAID:
-                options[each.name] = value
+        for field in fields(self):
+            value = getattr(self, field.name)
+            is_said = value != field.default or (field.name == "time_ns" and self.is_padded)
+            if is_said or field.name not in _SAID:
+                options[field.name] = value
         text = json.dumps([PLANNER_VERSION, options], sort_keys=True)
         import hashlib  # here: it loads OpenSSL, which would delay each start
 

@@ -22,9 +22,9 @@ def fill_empty(usable: dict[Cell, list[T]]) -> list[tuple[T, Cell, Cell]] | None
         return None
     moved = []
     for cell in [cell for cell, samples in usable.items() if not samples]:
-        able = [each for each, samples in usable.items() if len(samples) > 1]
-        beside = [each for each in able if each[1] == cell[1]]
-        giver = max(beside or able, key=lambda each: len(usable[each]))
+        able = [candidate for candidate, samples in usable.items() if len(samples) > 1]
+        beside = [candidate for candidate in able if candidate[1] == cell[1]]
+        giver = max(beside or able, key=lambda candidate: len(usable[candidate]))
         usable[cell].append(usable[giver].pop())
         moved.append((usable[cell][0], giver, cell))
     return moved

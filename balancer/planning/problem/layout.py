@@ -100,21 +100,21 @@ def read_rule(text: object) -> Rule:
     Rule(how='positions', fill=None, of='input_ids', axes=None, optional=False)
     """
     if isinstance(text, str):
-        if found := _MADE.fullmatch(text):
-            return Rule(found["how"], of=found["of"])
-        found = _HAD.fullmatch(text)
-        if found and (found["fill"] != "next" or found["filling"] == "tokens"):
-            how = found["bare"] or found["filling"].partition(",")[0]
-            fill = None if found["bare"] else _read_fill(found["fill"] or "0")
-            axes = int(found["axes"]) if found["axes"] else None
+        if match := _MADE.fullmatch(text):
+            return Rule(match["how"], of=match["of"])
+        match = _HAD.fullmatch(text)
+        if match and (match["fill"] != "next" or match["filling"] == "tokens"):
+            how = match["bare"] or match["filling"].partition(",")[0]
+            fill = None if match["bare"] else _read_fill(match["fill"] or "0")
+            axes = int(match["axes"]) if match["axes"] else None
             if (axes is None or how == "concatenate") and not (
-                found["optional"] and how == "stack"
+                match["optional"] and how == "stack"
             ):
-                return Rule(how, fill, axes=axes, optional=bool(found["optional"]))
+                return Rule(how, fill, axes=axes, optional=bool(match["optional"]))
     raise ValueError(
         f"{text!r} is no rule of a layout: give 'tokens FILL', 'concatenate', 'concatenate, pad "
         "FILL', 'pad FILL', 'stack' or 'list' (', axes N' and ', optional' may follow), or "
-        f"{', '.join(repr(f'{each} of NAME') for each in MADE_OF)}"
+        f"{', '.join(repr(f'{how} of NAME') for how in MADE_OF)}"
     )
 
 
@@ -177,16 +177,16 @@ class Layout:
         if self.base not in (None, *BASES):
             raise ValueError(f"base is {self.base!r}, allowed are 'padded', 'packed' or None")
         if not isinstance(self.fields, Mapping) or not all(
-            isinstance(each, str) for each in self.fields
+            isinstance(name, str) for name in self.fields
         ):
             raise ValueError(f"fields is {self.fields!r}: give a rule for each field's name")
         object.__setattr__(self, "fields", FrozenMapping(dict(self.fields)))
-        if self.base and (own := {"input_ids", "labels"} & self.fields.keys()):
+        if self.base and (fixed := {"input_ids", "labels"} & self.fields.keys()):
             raise ValueError(
-                f"{min(own)!r} of a layout with base {self.base!r} follows from that: leave its "
+                f"{min(fixed)!r} of a layout with base {self.base!r} follows from that: leave its "
                 "rule, or leave base and give every field a rule"
             )
-        rules = rules_of(self)
+        rules = read_rules(self)
         for name, rule in rules.items():
             if rule.of and (rule.of not in rules or rules[rule.of].of):
                 raise ValueError(
@@ -222,7 +222,7 @@ class Layout:
 
 
 @lru_cache(maxsize=64)
-def rules_of(layout: Layout) -> Mapping[str, Rule]:
+def read_rules(layout: Layout) -> Mapping[str, Rule]:
     """Return the rule of every field that a layout has one for: its own, and its base's."""
     texts = {**(RULES[layout.base] if layout.base else {}), **layout.fields}
     return {name: read_rule(text) for name, text in texts.items()}
@@ -242,13 +242,13 @@ def as_layout(layout: LayoutName | Layout) -> Layout | None:
     return BUILT_IN.get(layout)
 
 
-def base_of(layout: LayoutName | Layout) -> Base | None:
+def find_base(layout: LayoutName | Layout) -> Base | None:
     """Return the base of a layout, whose tokens and labels it has; None where it has none."""
     resolved = as_layout(layout)
     return None if resolved is None else resolved.base
 
 
-def own_layout(layout: LayoutName | Layout) -> str:
+def format_rules(layout: LayoutName | Layout) -> str:
     """Return the rules of a user's layout as text, the same for equal ones; "" for a built-in."""
     resolved = as_layout(layout)
     if resolved is None or resolved.name in BASES:

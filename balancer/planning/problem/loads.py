@@ -153,7 +153,7 @@ def in_units(loads: Int64, tight: Int64, limits: Int64) -> Int64:
     scaled = np.zeros_like(loads)
     for column in np.flatnonzero(limits < UNLIMITED):
         whole, budget = int(tight[column]), int(limits[column])  # products exceed 64 bits
-        scaled[:, column] = [whole * each // budget for each in loads[:, column].tolist()]
+        scaled[:, column] = [whole * load // budget for load in loads[:, column].tolist()]
     return scaled
 
 

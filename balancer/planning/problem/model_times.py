@@ -38,15 +38,15 @@ def time_ns(config: Any) -> dict[str, int]:
     flops = _PASSES * _FLOPS_OF_MULTIPLY_ADD
     attention = str(_get(text, "_attn_implementation") or "")
     pairs = pairs // 2 if attention.startswith("flash") else pairs
-    found = {
+    times = {
         "tokens": flops * (layers * weights + head),
         "attention_pairs": max(1, flops * layers * pairs),
     }
     vision = _get(config, "vision_config")
     if patch := _patch(vision):
-        return found | {"patches": patch}
+        return times | {"patches": patch}
     tile = _tile(vision)
-    return found | ({"tiles": tile} if tile else {})
+    return times | ({"tiles": tile} if tile else {})
 
 
 def known_time_ns(config: Any) -> dict[str, int] | None:
@@ -93,8 +93,8 @@ def _tile(config: Any) -> int:
     side, patch = (max(s) if isinstance(s, list | tuple) else s for s in sizes[:2])
     patches = (int(side) // int(patch)) ** 2
     weights, pairs = _layer(config)
-    each = patches * weights + patches * patches * pairs
-    return _PASSES * _FLOPS_OF_MULTIPLY_ADD * int(sizes[2]) * each
+    operations = patches * weights + patches * patches * pairs
+    return _PASSES * _FLOPS_OF_MULTIPLY_ADD * int(sizes[2]) * operations
 
 
 def _patch(config: Any) -> int:

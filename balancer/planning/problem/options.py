@@ -64,7 +64,7 @@ def _is_buckets(value: object) -> bool:
     )
 
 
-def _one_of(option: str, or_none: bool = False) -> Check:
+def _allow_names(option: str, or_none: bool = False) -> Check:
     values = NAMES[option]
     return (
         lambda value: (isinstance(value, str) and value in values) or (or_none and value is None),
@@ -79,7 +79,7 @@ _RESOURCE: Check = (
     "is the name of a resource or None",
 )
 OPTIONS: Mapping[str, Check] = {
-    "grouping": _one_of("grouping"),
+    "grouping": _allow_names("grouping"),
     "budgets": (
         _is_budgets,
         "is a positive integer for each resource, such as {'tokens': 4096}; "
@@ -90,18 +90,18 @@ OPTIONS: Mapping[str, Check] = {
         lambda value: value == "auto" or is_positive(value),
         "is a positive integer or 'auto'",
     ),
-    "mode": _one_of("mode"),
-    "partition": _one_of("partition"),
-    "ordering": _one_of("ordering"),
+    "mode": _allow_names("mode"),
+    "partition": _allow_names("partition"),
+    "ordering": _allow_names("ordering"),
     "profile": (lambda value: isinstance(value, str), "is the path of a cost profile"),
-    "waits": _one_of("waits", or_none=True),
-    "work": _one_of("work", or_none=True),
-    "counts": _one_of("counts", or_none=True),
+    "waits": _allow_names("waits", or_none=True),
+    "work": _allow_names("work", or_none=True),
+    "counts": _allow_names("counts", or_none=True),
     "time_ns": (
         lambda value: value is None or (_is_budgets(value) and bool(value)),
         "is a positive integer for at least one resource, such as {'tokens': 40}, or None",
     ),
-    "dispatch": _one_of("dispatch"),
+    "dispatch": _allow_names("dispatch"),
     "all_or_none": _RESOURCE,
     "align": (
         _is_budgets,
@@ -114,11 +114,11 @@ OPTIONS: Mapping[str, Check] = {
         "are sizes of a microbatch for each resource, such as {'tokens': [4096, 8192]}, or their "
         "number",
     ),
-    "oversize": _one_of("oversize"),
+    "oversize": _allow_names("oversize"),
     "seed": _INTEGER,
     "layout": (
-        lambda value: isinstance(value, Layout) or _one_of("layout")[0](value),
-        f"{_one_of('layout')[1]}, or a cp.Layout",
+        lambda value: isinstance(value, Layout) or _allow_names("layout")[0](value),
+        f"{_allow_names('layout')[1]}, or a cp.Layout",
     ),
     "dummy_tile": (
         lambda value: type(value) is int and value >= 0,
@@ -202,40 +202,38 @@ def contradictions(rules: Any) -> Iterator[str]:
 
 def _against_all_or_none(rules: Any) -> Iterator[str]:
     """Yield why microbatches cannot be arranged so that all ranks have a resource, or none has."""
-    given = f"images: all_or_none is {rules.all_or_none!r}, "
+    says = f"images: all_or_none is {rules.all_or_none!r}, "
     needs = {"grouping": "balanced", "partition": "multi_resource", "ordering": "given"}
     for name, needed in needs.items():
         if (value := getattr(rules, name)) != needed:
             yield (
-                f"{given}which needs {name} {needed!r}, and {name} is {value!r}: leave one of them "
+                f"{says}which needs {name} {needed!r}, and {name} is {value!r}: leave one of them "
                 "out"
             )
     if rules.is_padded:
         yield (
-            f"{given}and work is 'padded', where microbatches of like sizes run side by side: use "
+            f"{says}and work is 'padded', where microbatches of like sizes run side by side: use "
             "work 'packed', or leave all_or_none out"
         )
     if rules.all_or_none in rules.dispatched:
-        yield (
-            f"{given}and with dispatch 'images' it travels to other ranks: leave one of them out"
-        )
+        yield (f"{says}and with dispatch 'images' it travels to other ranks: leave one of them out")
 
 
-def padded_of(work: str | None, resources: tuple[str, ...]) -> tuple[str, ...]:
+def list_padded(work: str | None, resources: tuple[str, ...]) -> tuple[str, ...]:
     """Return the resources of which a microbatch costs count x largest, for `work`.
 
-    >>> padded_of("padded", ("tiles", "patches", "tokens"))
+    >>> list_padded("padded", ("tiles", "patches", "tokens"))
     ('tokens',)
     """
     return tuple(name for name in resources if work == "padded" and name not in ADD_UP)
 
 
-def dispatched_of(dispatch: str, resources: tuple[str, ...]) -> tuple[str, ...]:
+def list_dispatched(dispatch: str, resources: tuple[str, ...]) -> tuple[str, ...]:
     """Return the resources that planning leaves alone, since their images travel.
 
     Raises ValueError if there are none, or if nothing would be left to balance.
 
-    >>> dispatched_of("images", ("tiles", "tokens"))
+    >>> list_dispatched("images", ("tiles", "tokens"))
     ('tiles',)
     """
     if dispatch != "images":

@@ -59,7 +59,7 @@ def job_section(text: str) -> dict[str, Any] | None:
         return None
 
 
-def read_costs_of(path: str) -> str:
+def read_costs(path: str) -> str:
     """Return a pipeline with the costs of a profile's file, as the text of a plan.
 
     Raises ValueError, with the file's name, for a file that is missing or no cost profile.
@@ -85,15 +85,15 @@ def with_profile(text: str, profile: str) -> str:
     """
     before = parse_pipeline(text)
     try:
-        found = _decode(profile.encode(), _Profile)
+        measured = _decode(profile.encode(), _Profile)
     except ValueError as error:
         raise ValueError(f"the measured cost profile: {error}") from None
-    if found.placement != before.placement:
+    if measured.placement != before.placement:
         raise ValueError(
-            f"the measured cost profile has stages on ranks {list(found.placement)}, the plan's "
+            f"the measured cost profile has stages on ranks {list(measured.placement)}, the plan's "
             f"pipeline on {list(before.placement)}; give Balance(pipeline=...) the same layout"
         )
-    return _text(PipelineCosts(before.schedule, found.placement, found.passes))
+    return _text(PipelineCosts(before.schedule, measured.placement, measured.passes))
 
 
 def _text(pipeline: PipelineCosts) -> str:
@@ -104,11 +104,11 @@ def _text(pipeline: PipelineCosts) -> str:
 def parse_pipeline(text: str) -> PipelineCosts:
     """Return the pipeline in a plan's text. Raises ValueError if it is none."""
     try:
-        found = _decode(text.encode(), PipelineCosts)
+        pipeline = _decode(text.encode(), PipelineCosts)
     except ValueError as error:
         raise ValueError(f"the plan's pipeline: {error}") from None
-    _check(found)
-    return found
+    _check(pipeline)
+    return pipeline
 
 
 def _decode(text: bytes, kind: type[Read]) -> Read:
@@ -142,8 +142,8 @@ def _check(pipeline: PipelineCosts) -> None:
 
 
 def _check_points(kind: str, entries: tuple[PassEntry, ...]) -> None:
-    for entry in entries:
-        for name, points in entry.points.items():
+    for cost in entries:
+        for name, points in cost.points.items():
             amounts = [amount for amount, _ in points]
             if len(amounts) < 2 or amounts != sorted(set(amounts)):
                 raise ValueError(

@@ -31,10 +31,10 @@ class Padding:
     multiples: Mapping[str, int] = field(default_factory=dict)
     buckets: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
 
-    def of_tokens(self) -> dict[str, Any]:
+    def collate_arguments(self) -> dict[str, Any]:
         """Return the arguments align and length of collate_packed and collate_padded.
 
-        >>> Padding({"tokens": 16}, {"tokens": (32, 64)}).of_tokens()
+        >>> Padding({"tokens": 16}, {"tokens": (32, 64)}).collate_arguments()
         {'align': 16, 'length': (32, 64)}
         """
         named = {"align": self.multiples.get(TOKENS), "length": self.buckets.get(TOKENS)}
@@ -119,13 +119,13 @@ def resolve_padding(shapes: Shapes, budgets: Mapping[str, int]) -> Padding:
 def against_padding(padding: Padding, rules: Any) -> Iterator[str]:
     """Yield what other options of a Balance, `rules`, say against its padding."""
     by = as_layout(rules.layout)
-    for what, names in (("align", padding.multiples), ("buckets", padding.buckets)):
-        others = [name for name in names if by is not None and not (by.base and name == TOKENS)]
-        if by and others:
+    for option, names in (("align", padding.multiples), ("buckets", padding.buckets)):
+        unpadded = [name for name in names if by is not None and not (by.base and name == TOKENS)]
+        if by and unpadded:
             pads = "tokens alone" if by.base else "nothing, as it has no base"
             yield (
-                f"{what} pads {others[0]}, and layout {by.name!r} pads {pads}: leave {others[0]} "
-                "out"
+                f"{option} pads {unpadded[0]}, and layout {by.name!r} pads {pads}: leave "
+                f"{unpadded[0]} out"
             )
     if not padding.buckets:
         return
@@ -153,16 +153,18 @@ def against_columns(
     buckets: Sequence[tuple[str, tuple[int, ...]]],
 ) -> Iterator[str]:
     """Yield what is wrong with shapes: of what samples do not cost, and sizes that are none."""
-    aligned = [(name, (each,)) for name, each in multiples]
-    for what, given in (("align (or cp)", aligned), ("buckets", buckets)):
-        for name, sizes in given:
+    aligned = [(name, (multiple,)) for name, multiple in multiples]
+    for option, pairs in (("align (or cp)", aligned), ("buckets", buckets)):
+        for name, sizes in pairs:
             if name not in resources:
                 yield (
-                    f"{what} names {name}, but samples cost {', '.join(resources)}: let cost "
+                    f"{option} names {name}, but samples cost {', '.join(resources)}: let cost "
                     "count what is padded under that name"
                 )
             if not sizes or sizes[0] < 1 or sizes[-1] > MAX_COST or [*sizes] != sorted({*sizes}):
-                yield f"{what} of {name} is {sizes}, allowed are ascending numbers from 1 to 2**40"
+                yield (
+                    f"{option} of {name} is {sizes}, allowed are ascending numbers from 1 to 2**40"
+                )
 
 
 def _check_sizes(name: str, sizes: tuple[int, ...], multiple: int, budget: int | None) -> None:

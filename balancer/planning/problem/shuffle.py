@@ -50,11 +50,11 @@ def _partners(count: int, seed: int) -> Iterator[Int64]:
     for begin in range(0, count - 1, _PART):
         end = min(begin + _PART, count - 1)
         draws = generator.randint(0, 2**32, size=(end - begin) * (1 + wide), dtype=np.uint32)
-        wanted = draws.astype(np.uint64)
+        bits = draws.astype(np.uint64)
         if wide:
-            wanted = wanted[0::2] << np.uint64(32) | wanted[1::2]
+            bits = bits[0::2] << np.uint64(32) | bits[1::2]
         left = np.arange(count - begin, count - end, -1, dtype=np.uint64)
-        behind = (wanted % left).astype(np.int64)
+        behind = (bits % left).astype(np.int64)
         yield behind + np.arange(end - begin, dtype=np.int64)
 
 

@@ -5,7 +5,7 @@ import json
 import numpy as np
 import pytest
 
-from counterpoise.balancer.planning.ordering.by_config import pass_times, pipeline_of
+from counterpoise.balancer.planning.ordering.by_config import make_evaluator, pass_times
 from counterpoise.balancer.planning.problem import metrics
 from counterpoise.balancer.planning.problem.loads import UNLIMITED, common_unit, scale_costs
 from counterpoise.balancer.planning.problem.pipeline_costs import (
@@ -23,14 +23,14 @@ def test_a_model_gives_the_times_of_stages() -> None:
     amounts = {"tiles": np.array([1, 2]), "tokens": np.array([5, 30])}
     assert pass_times(costs, "F", amounts).tolist() == [[8, 11], [50, 700]]
     assert pass_times(costs, "B", amounts).tolist() == [[7, 7], [7, 7]]
-    assert pipeline_of(costs, amounts).costs.tolist() == [[8, 11], [50, 700], [7, 7], [7, 7]]
+    assert make_evaluator(costs, amounts).costs.tolist() == [[8, 11], [50, 700], [7, 7], [7, 7]]
 
 
 def test_split_backward_is_summed() -> None:
     costs = PipelineCosts(
         "1f1b", (0,), {k: (PassEntry(n),) for k, n in zip("FIW", (1, 3, 4), strict=True)}
     )
-    assert pipeline_of(costs, {"tokens": np.array([1])}).costs.tolist() == [[1], [7]]
+    assert make_evaluator(costs, {"tokens": np.array([1])}).costs.tolist() == [[1], [7]]
 
 
 @pytest.mark.parametrize(("kind", "count"), [("F", 2), ("W", 3), ("S", 3)])

@@ -70,7 +70,7 @@ def test_the_configuration_says_beforehand_what_a_last_step_keeps(last: Any, kep
     assert (config.last_kept(7), config.last_rows(7)) == (
         (4, 1) if last == "even" else (7, config.last_rows(7))
     )
-    assert config.steps_of(64 + 3) == (1 if last == "even" else 2)
+    assert config.count_steps(64 + 3) == (1 if last == "even" else 2)
 
 
 def test_auto_is_found_in_data_and_no_plan_by_itself() -> None:

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from counterpoise.balancer import Balance, Layout, PlanConfig
-from counterpoise.balancer.planning.problem.layout import BUILT_IN, as_layout, base_of, read_rule
+from counterpoise.balancer.planning.problem.layout import BUILT_IN, as_layout, find_base, read_rule
 
 FILLS = st.sampled_from(["", " 0", " -1", " 0.5", " pad_id"])
 RULES = st.one_of(
@@ -84,7 +84,7 @@ def test_another_layout_is_another_plan_to_ranks_and_ledgers_but_built_in_ones_a
 )  # fmt: skip
 def test_a_layout_that_pads_is_planned_so(layout: Any, work: str, base: str | None) -> None:
     assert Balance(layout=layout).resolved_work == work
-    assert base_of(layout) == base
+    assert find_base(layout) == base
     assert (as_layout(layout) is None) == (layout == "torch")
 
 

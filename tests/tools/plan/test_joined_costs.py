@@ -5,7 +5,7 @@ from pathlib import Path
 import numpy as np
 
 from counterpoise.balancer.planning.ordering.by_config import pass_times
-from counterpoise.balancer.planning.problem.pipeline_costs import parse_pipeline, read_costs_of
+from counterpoise.balancer.planning.problem.pipeline_costs import parse_pipeline, read_costs
 from counterpoise.sched.simulation.cost_profile import CostFunction, CostProfile, dump_profile
 
 
@@ -18,7 +18,7 @@ def test_times_equal_the_profile_s(tmp_path: Path) -> None:
     path = tmp_path / "costs.json"
     path.write_text(dump_profile(profile))
     amounts = {"tokens": np.array([3, 7, 100]), "token_pairs": np.array([9, 49, 10**4])}
-    text = read_costs_of(str(path))
+    text = read_costs(str(path))
     pipeline = parse_pipeline(text)
     times = pass_times(pipeline, "F", amounts)
     for k in range(3):
