@@ -258,8 +258,8 @@ def memory_curves(graph: Graph, costs: Costs, start: Ints, end: Ints) -> tuple[C
     changes = [np.stack(part) for part in parts]
     table = np.concatenate(changes, axis=1) if changes else np.zeros((3, 0), np.int64)
     table = table[:, np.argsort(table[0], kind="stable")]
-    parts_of = np.split(table[1:], np.searchsorted(table[0], np.arange(1, ranks)), axis=1)
-    return tuple(map(_curve, parameters.tolist(), parts_of))
+    changes_by_rank = np.split(table[1:], np.searchsorted(table[0], np.arange(1, ranks)), axis=1)
+    return tuple(map(_curve, parameters.tolist(), changes_by_rank))
 
 
 def _changes(
