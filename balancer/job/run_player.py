@@ -15,7 +15,7 @@ from ..run.ahead import AHEAD_SAMPLES, AHEAD_STEPS, MOST_MEASURED, LoopCosts, Pl
 from ..run.planning import Planning, PlanningThread
 from ..run.run import PlannedRun
 from ..run.steps import COMPARED, RunSettings, plain_contents
-from ..run.tasks import Failed, Killed, LocalArrival, Made, RunError, RunStart
+from ..run.tasks import Failed, Killed, LoadedBatch, LocalArrival, RunError, RunStart
 from .job_events import JobEvents
 from .told_source import ToldSource
 
@@ -87,7 +87,7 @@ class RunPlayer:
         while self._parties.attempt is attempt and attempt.wants_more(rank):
             head = run.head(rank)
             if isinstance(head, LocalArrival):
-                attempt.give(head.batch, head.loaded or Made(None))
+                attempt.give(head.batch, head.loaded or LoadedBatch(None))
                 self._events.note_given(head.batch)
                 run.release(head.batch)
             elif isinstance(head, Exception):

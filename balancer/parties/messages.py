@@ -130,7 +130,7 @@ class GiveBatch(ArrayRecord, frozen=True):
     Versions of other GENERATIONs have other pieces: nothing of an earlier one is of use for them.
     is_batch: the one piece is a batch. No piece: there is no batch (is_batch), or no sample. first:
     the index of the microbatch's first sample in the source, -1 for none. labels (two or none) and
-    label_tokens (-1 if they were not counted) are those of Made of run/tasks.
+    label_tokens (-1 if they were not counted) are those of LoadedBatch of run/tasks.
     """
 
     run: Count

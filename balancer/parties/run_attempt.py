@@ -14,7 +14,7 @@ from typing import NamedTuple
 from msgspec import structs
 
 from ..pool.tickets import Ticket
-from ..run.tasks import Made, MicrobatchFacts, RunStart
+from ..run.tasks import LoadedBatch, MicrobatchFacts, RunStart
 from .messages import GENERATION, EndRun, GiveBatch, GivenPiece, LostPieces, RunBegun, ToTrainer
 from .seats import RunKey, TrainerPeer
 
@@ -131,7 +131,7 @@ class RunAttempt:
         """Return whether a rank has nothing left of what it was given."""
         return self.queues[rank].first == self.queues[rank].next
 
-    def give(self, facts: MicrobatchFacts, loaded: Made) -> None:
+    def give(self, facts: MicrobatchFacts, loaded: LoadedBatch) -> None:
         """Give a rank its next microbatch."""
         queue, tokens = self.queues[facts.rank], loaded.label_tokens
         ticket = loaded.batch if isinstance(loaded.batch, Ticket) else None

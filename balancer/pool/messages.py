@@ -59,7 +59,7 @@ class FreeParts(ArrayRecord, frozen=True):
 
 
 class PartMade(ArrayRecord, frozen=True):
-    """A part of form BATCH or SAMPLES is made; see Made of run/tasks.
+    """A part of form BATCH or SAMPLES is made; see LoadedBatch of run/tasks.
 
     serial, nbytes: of what is kept, 0 where nothing is (a sample ends the run, or all have failed).
     frames: the bytes of each frame of it. took_us: how long it took. sample_bytes: -1 if not asked.

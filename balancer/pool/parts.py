@@ -9,7 +9,7 @@ from collections.abc import Container, Iterator, Mapping, Sequence
 from math import ceil
 from typing import Any
 
-from ..run.tasks import FailedSample, Made, Measured
+from ..run.tasks import FailedSample, LoadedBatch, Measured
 from .messages import BATCH, COSTS, ERROR_CHARACTERS, SAMPLES, FailedPlace, PartMade
 from .tickets import KeptPiece, Ticket
 from .workers import PoolPart, PoolTask, PoolWorker
@@ -111,7 +111,7 @@ def join(task: PoolTask, skips: bool) -> Any:
         first = task.indexes[0] if task.indexes else -1
         task.ticket = Ticket(task.number, is_whole(task), pieces, first)
     labels = [answer.labels for answer in answers if answer.labels]
-    return Made(
+    return LoadedBatch(
         task.ticket,
         _in_order(task, "names", failed),
         tuple(sorted(failed.items())),

@@ -20,7 +20,7 @@ class KeptPiece:
 
 @dataclass(slots=True, eq=False)
 class Ticket:
-    """A microbatch that workers keep: the batch of a Made of a run whose workers are elsewhere.
+    """A microbatch that workers keep: LoadedBatch.batch of a run whose workers are elsewhere.
 
     is_batch: its one piece is a batch; else the pieces are samples, which a trainer collates.
     first: the index of its first sample in the source, -1 for none.

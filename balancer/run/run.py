@@ -28,8 +28,8 @@ from .tasks import (
     Failed,
     FailedSample,
     Killed,
+    LoadedBatch,
     LocalArrival,
-    Made,
     Measure,
     MicrobatchFacts,
     RunError,
@@ -448,7 +448,7 @@ class PlannedRun:
         while self._under_way < self._tasks.most and (unsent := self._next_unsent()) is not None:
             step, task = unsent
             if not task.ordinals and self._maker.is_passed_over(step):
-                task.loaded = Made(None)
+                task.loaded = LoadedBatch(None)
                 self.stirred.add(task.cell[0])
                 continue
             task.number = next(self._numbers)
@@ -499,7 +499,7 @@ class PlannedRun:
             return  # of an earlier run, or made twice
         step, task = sent
         self._under_way -= 1
-        task.loaded = result if type(result) is Made else Made(result)
+        task.loaded = result if type(result) is LoadedBatch else LoadedBatch(result)
         if not isinstance(result, Failed):
             self._maker.count_bytes(step, task.loaded.nbytes)
             self._compare_costs(step, task, task.loaded)
@@ -530,7 +530,7 @@ class PlannedRun:
         task.load = self._maker.load(step, task.ordinals)
         self._unsent.appendleft((step, task))
 
-    def _compare_costs(self, step: OpenStep, task: MicrobatchTask, loaded: Made) -> None:
+    def _compare_costs(self, step: OpenStep, task: MicrobatchTask, loaded: LoadedBatch) -> None:
         """Note, and say once, which samples cost something else than was planned."""
         changed, first = self._maker.changed_costs(step, task, loaded)
         if first is not None and not self.changed and not step.fatal:

@@ -25,8 +25,8 @@ from .tasks import (
     FailedSample,
     Killed,
     Load,
+    LoadedBatch,
     LocalArrival,
-    Made,
     MicrobatchFacts,
     RunError,
     RunStart,
@@ -134,7 +134,7 @@ class MicrobatchTask:
     ordinals: tuple[int, ...]
     load: Load
     number: int = -1
-    loaded: Made | None = None
+    loaded: LoadedBatch | None = None
     failures: int = 0
 
 
@@ -322,7 +322,7 @@ class StepMaker:
         whole = next(iter(step.contents.values())).weights if step.contents else None
         return whole is not None and not whole.step_samples and not job.plan.empty_microbatches
 
-    def note_failed(self, step: OpenStep, task: MicrobatchTask, loaded: Made) -> None:
+    def note_failed(self, step: OpenStep, task: MicrobatchTask, loaded: LoadedBatch) -> None:
         """Note the samples that a worker could not load."""
         for place, why in loaded.failed:
             if task.load.spare:
@@ -348,7 +348,7 @@ class StepMaker:
         return sum(batch.label_tokens or 0 for batch in known) if is_known else None
 
     def changed_costs(
-        self, step: OpenStep, task: MicrobatchTask, loaded: Made
+        self, step: OpenStep, task: MicrobatchTask, loaded: LoadedBatch
     ) -> tuple[list[int], FailedSample | None]:
         """Return where in the source samples are that cost something else than was planned.
 
@@ -376,7 +376,7 @@ class StepMaker:
             step.fatal[good[place]] = failed
         return [indexes[row] for row in differ], failed
 
-    def arrival(self, step: OpenStep, task: MicrobatchTask, loaded: Made) -> LocalArrival:
+    def arrival(self, step: OpenStep, task: MicrobatchTask, loaded: LoadedBatch) -> LocalArrival:
         """Return a microbatch as it is handed out."""
         plan, (rank, microbatch) = step.plan, task.cell
         contents = (step.contents or {})[task.cell]

@@ -68,7 +68,7 @@ class Measure(NamedTuple):
         return [MEASURE, self.epoch, int(self.again), *self.indexes]
 
 
-class Made(NamedTuple):
+class LoadedBatch(NamedTuple):
     """A microbatch that was loaded, and what was asked about it.
 
     batch: None where a sample ends the run. failed: the places of samples in the task that could
@@ -232,13 +232,13 @@ class LocalArrival:
     """
 
     batch: MicrobatchFacts
-    loaded: Made | None = None
+    loaded: LoadedBatch | None = None
     resources: tuple[str, ...] | None = field(default=None, kw_only=True)
     stream: Any = field(default=None, kw_only=True)
 
-    def unpack(self) -> Made:
+    def unpack(self) -> LoadedBatch:
         """Return what was made."""
-        return self.loaded or Made(None)
+        return self.loaded or LoadedBatch(None)
 
 
 class RunError(Exception):

@@ -8,7 +8,7 @@ from typing import Any
 from ...balancer.parties.incoming import IncomingBatch
 from ...balancer.parties.messages import GiveBatch
 from ...balancer.protocol.job_spec import JobSpec
-from ...balancer.run.tasks import LocalArrival, Made
+from ...balancer.run.tasks import LoadedBatch, LocalArrival
 from ...workers.codec.batches import decode_batch, list_frames
 from ...workers.codec.contents import CodecError
 from ...workers.codec.local_frames import decode_local, list_local_frames
@@ -67,13 +67,13 @@ class BatchReader:
         """Return the numbers of the frames that fields need; see list_frames of codec/batches."""
         return (list_local_frames if self.on_host else list_frames)(head, sizes, fields)
 
-    def make(self, incoming: IncomingBatch, epoch: int) -> Made:
+    def make(self, incoming: IncomingBatch, epoch: int) -> LoadedBatch:
         """Return a microbatch whose pieces are here; raises what collate_fn raises."""
         give, pieces = incoming.give, incoming.frames
         tokens = None if give.label_tokens < 0 else give.label_tokens
         labels = (give.labels[0], give.labels[1]) if give.labels else None
         if give.is_batch or not (pieces or self.takes_empty):
-            return Made(pieces.get(0), labels=labels, label_tokens=tokens)
+            return LoadedBatch(pieces.get(0), labels=labels, label_tokens=tokens)
         placed = {
             place: dict(sample) if type(sample) is dict else sample  # it may be collated again
             for number, piece in enumerate(give.pieces)
@@ -84,7 +84,7 @@ class BatchReader:
         if job.counts_batches:  # a sample that only fills a step up weighs nothing
             counts = bool(give.facts.keys)
             tokens = count_batch_label_tokens(batch, samples, job.shift_labels) if counts else 0
-        return Made(batch, labels=labels, label_tokens=tokens)
+        return LoadedBatch(batch, labels=labels, label_tokens=tokens)
 
     def _collate(self, samples: list[Any], epoch: int, first: int) -> Any:
         collate_fn = self.batches.in_worker
@@ -101,6 +101,6 @@ class PulledArrival(LocalArrival):
     reader: BatchReader
     epoch: int
 
-    def unpack(self) -> Made:
+    def unpack(self) -> LoadedBatch:
         """Return the microbatch; raises what collate_fn raises."""
         return self.reader.make(self.loaded, self.epoch)

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from ...balancer.protocol.job_spec import to_json
 from ...balancer.protocol.parts import EpochPosition, Hole, Weights
 from ...balancer.run.run import describe_start_mismatch, pack_start
-from ...balancer.run.tasks import LocalArrival, Made, MicrobatchFacts, RunStart
+from ...balancer.run.tasks import LoadedBatch, LocalArrival, MicrobatchFacts, RunStart
 from ..balanced.settings import LoopSettings
 from ..balanced.source import BatchWait, MicrobatchSource, refuse_forked_copy
 from ..local.starts import LOST_S, MEET_S
@@ -242,7 +242,7 @@ class StreamLoop(MicrobatchSource):
                 holes=tuple(Hole(0, hole.key, hole.reason, hole.source) for hole in pack.holes),
                 step_holes=tuple(range(begin, begin + n_holes)),
             )
-            loaded = Made(pack.batch)
+            loaded = LoadedBatch(pack.batch)
             ready.append(LocalArrival(facts, loaded, resources=resources or None, stream=following))
         return ready
 

@@ -30,7 +30,7 @@ def data_figures(rows: Rows, total: int, budgets: Mapping[str, int]) -> Json:
         "usable": len(rows),
         "unreadable": len(rows.failures),
         "costs_known": rows.resources != tuple(DEFAULT_COST),
-        "truncated": sum(one.kind == "truncated" for one in rows.failures),
+        "truncated": sum(failure.kind == "truncated" for failure in rows.failures),
         "duplicate_keys": len(repeated),
         "over_budget": len(over),
         "sources": by_source(rows, repeated, over),
@@ -65,8 +65,8 @@ def by_source(rows: Rows, repeated: Int64, over: Int64) -> list[Json]:
     wrong: dict[str, dict[str, list[str]]] = defaultdict(lambda: defaultdict(list))
     for failure in rows.failures:
         wrong[failure.source][failure.kind].append(failure.key)
-    for kind, some in (("duplicate", repeated), ("over_budget", over)):
-        for row in some.tolist():
+    for kind, rows_of_kind in (("duplicate", repeated), ("over_budget", over)):
+        for row in rows_of_kind.tolist():
             wrong[rows.sources[int(rows.source_of[row])]][kind].append(rows.key(row))
     bad = np.zeros(len(rows), bool)
     bad[repeated] = bad[over] = True
@@ -78,7 +78,7 @@ def by_source(rows: Rows, repeated: Int64, over: Int64) -> list[Json]:
             "samples": total[name] + sum(len(wrong[name][k]) for k in ("unreadable", "truncated")),
             "fine": int(fine[number_of[name]]) if name in number_of else 0,
             "share": total[name] / max(1, len(rows)),
-            "resources": _costs_of(rows, number_of.get(name, -1)),
+            "resources": _source_costs(rows, number_of.get(name, -1)),
             **{kind: len(wrong[name][kind]) for kind in KINDS},
             "keys": {kind: wrong[name][kind][:NAMED] for kind in KINDS if wrong[name][kind]},
         }
@@ -86,12 +86,12 @@ def by_source(rows: Rows, repeated: Int64, over: Int64) -> list[Json]:
     ]
 
 
-def _costs_of(rows: Rows, number: int) -> Json:
+def _source_costs(rows: Rows, number: int) -> Json:
     """Return of every resource a source's mean, and its share of all that samples cost."""
     chosen, costs = rows.source_of == number, dict[str, Any]()
     for name in rows.resources if chosen.any() else ():
-        every = rows.column(name)
-        values, whole = every[chosen], int(every.sum())
+        column = rows.column(name)
+        values, whole = column[chosen], int(column.sum())
         share = int(values.sum()) / whole if whole else 0.0
         costs[name] = {"mean": float(values.mean()), "share": share}
     return costs
@@ -103,17 +103,17 @@ def reasons(rows: Rows) -> list[Json]:
     Reasons that differ only in numbers and quoted names count as one.
     """
     alike: dict[tuple[str, str], list[Failure]] = defaultdict(list)
-    for one in rows.failures:
-        alike[one.kind, re.sub(r"[0-9]+|'[^']*'", "N", one.reason)].append(one)
-    most = sorted(alike.values(), key=lambda some: (-len(some), some[0].key))
+    for failure in rows.failures:
+        alike[failure.kind, re.sub(r"[0-9]+|'[^']*'", "N", failure.reason)].append(failure)
+    most = sorted(alike.values(), key=lambda failures: (-len(failures), failures[0].key))
     return [
         {
-            "count": len(some),
-            "kind": some[0].kind,
-            "reason": some[0].reason,
-            "keys": [one.key for one in some[:NAMED]],
+            "count": len(failures),
+            "kind": failures[0].kind,
+            "reason": failures[0].reason,
+            "keys": [failure.key for failure in failures[:NAMED]],
         }
-        for some in most[:NAMED]
+        for failures in most[:NAMED]
     ]
 
 

@@ -57,17 +57,18 @@ def _gain(report: Json) -> str:
 
 def plan_rows(report: Json) -> tuple[tuple[str, ...], list[tuple[str, ...]]]:
     """Return the table of plans: the names of its columns, and its rows."""
-    heads = ("plan", "step", "ranks wait", "padding", *_largest_heads(report))
-    told = report["forecast"]
-    if told is None:
+    heads: tuple[str, ...]
+    heads, forecast = ("plan", "step", "ranks wait", "padding"), report["forecast"]
+    if forecast is None:
         return heads, []
-    now = [told["waited"], told["padding_random"]], told["largest_random"]
-    then = [told["waiting"], told["padding"]], told["largest"]
+    heads = (*heads, *(f"most {name}" for name in forecast["largest"]))
+    now = [forecast["waited"], forecast["padding_random"]], forecast["largest_random"]
+    then = [forecast["waiting"], forecast["padding"]], forecast["largest"]
     rows = [
         (name, percent(time, 0), *map(percent, shares), *map(whole, largest.values()))
         for name, time, (shares, largest) in (
             ("your loop now, in random order", 1, now),
-            ("the settings to paste", told["time"], then),
+            ("the settings to paste", forecast["time"], then),
         )
     ]
     empty = ("",) * (len(heads) - 2)
@@ -75,11 +76,6 @@ def plan_rows(report: Json) -> tuple[tuple[str, ...], list[tuple[str, ...]]]:
         name = code if code.startswith("cp.") else f"the same with {code}"
         rows.append((name, percent(time, 0), *empty))
     return heads, rows
-
-
-def _largest_heads(report: Json) -> list[str]:
-    told = report["forecast"]
-    return [f"most {name}" for name in told["largest"]] if told else []
 
 
 def render_page(report: Json) -> str:
@@ -108,19 +104,19 @@ def render_page(report: Json) -> str:
         "computed from costs, of ranks that wait for each other after the encoder and after the "
         f"language model of every microbatch. {report['seconds']:.1f} s. "
         "Made by counterpoise analyze.",
-        "".join(f"{each}. " for each in doubts(report)).strip(),
+        "".join(f"{sentence}. " for sentence in doubts(report)).strip(),
     )
     return visible(page)
 
 
 def _step_bars(report: Json) -> list[tuple[str, list[Part]]]:
     """Return the parts of the step now and with the plan, in units of the step now."""
-    told = report["forecast"]
-    if told is None:
+    forecast = report["forecast"]
+    if forecast is None:
         return []
     bars = (
-        ("Your step now", 1.0, told["waited"], told["padding_random"]),
-        ("With these settings", told["time"], told["waiting"], told["padding"]),
+        ("Your step now", 1.0, forecast["waited"], forecast["padding_random"]),
+        ("With these settings", forecast["time"], forecast["waiting"], forecast["padding"]),
     )
     return [(name, _parts(*figures)) for name, *figures in bars]
 
@@ -152,7 +148,7 @@ def _cards(report: Json) -> Iterator[Card]:
         "Decides where to cut: the few samples in the last percent decide what budgets must be.",
         ("cost", *(name.replace("999", "99.9") for name in quantiles)),
         [
-            (name, *(whole(cost[each]) for each in quantiles))
+            (name, *(whole(cost[quantile]) for quantile in quantiles))
             for name, cost in report["resources"].items()
         ],
     )  # fmt: skip
@@ -163,8 +159,9 @@ def _cards(report: Json) -> Iterator[Card]:
         "Decides what to look at first: all ranks wait for these samples.",
         ("sample", *names, "times mean"),
         [
-            (shorten(one["key"]), *(whole(one[name]) for name in names), f"{one['times_mean']:.1f}")
-            for one in report["heaviest"]
+            (shorten(sample["key"]), *(whole(sample[name]) for name in names),
+             f"{sample['times_mean']:.1f}")
+            for sample in report["heaviest"]
         ],
     )  # fmt: skip
 
@@ -181,10 +178,10 @@ def _data(report: Json) -> Iterator[Card]:
         ("source", "samples", "share", "fine", *(kind.replace("_", " ") for kind in KINDS),
          *(f"mean {name}" for name in names)),
         [
-            (one["source"], whole(one["samples"]), percent(one["share"]), whole(one["fine"]),
-             *(whole(one[kind]) for kind in KINDS),
-             *(_mean_of(one["resources"].get(name)) for name in names))
-            for one in sources[:MOST_SOURCES]
+            (source["source"], whole(source["samples"]), percent(source["share"]),
+             whole(source["fine"]), *(whole(source[kind]) for kind in KINDS),
+             *(_format_mean(source["resources"].get(name)) for name in names))
+            for source in sources[:MOST_SOURCES]
         ],
         (f"{more} more sources are listed in report.json.",) if more > 0 else (),
     )  # fmt: skip
@@ -194,15 +191,15 @@ def _data(report: Json) -> Iterator[Card]:
             "The reason is that of the first sample of its kind.",
             ("count", "kind", "reason", "keys"),
             [
-                (whole(one["count"]), one["kind"], one["reason"],
-                 ", ".join(map(shorten, one["keys"][:3])))
-                for one in report["reasons"]
+                (whole(reason["count"]), reason["kind"], reason["reason"],
+                 ", ".join(map(shorten, reason["keys"][:3])))
+                for reason in report["reasons"]
             ],
             text_columns=(1, 2, 3),
         )  # fmt: skip
 
 
-def _mean_of(cost: Json | None) -> str:
+def _format_mean(cost: Json | None) -> str:
     """Return a source's mean, and its share of what all samples cost."""
     return "" if cost is None else f"{whole(cost['mean'])} ({percent(cost['share'])})"
 

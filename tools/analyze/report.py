@@ -52,28 +52,29 @@ def make_report(rows: Rows, total: int, loop: LoopNow, budgets: Mapping[str, int
     used, or if no plan can be made with these options.
     """
     if not len(rows):
-        first = [f"{one.source}, {one.key:.80}: {one.reason}" for one in rows.failures[:3]]
+        failures = rows.failures
+        first = [f"{failed.source}, {failed.key:.80}: {failed.reason}" for failed in failures[:3]]
         raise ValueError(
-            f"none of {len(rows.failures)} samples and shards can be used; {'; '.join(first)}"
+            f"none of {len(failures)} samples and shards can be used; {'; '.join(first)}"
         )
     if unknown := set(budgets) - set(rows.resources):
         raise ValueError(
             f"--budget {sorted(unknown)[0]}: no such cost; name one of {', '.join(rows.resources)}"
         )
     known = _known_costs(rows, loop)
-    balance = _recommended(known, loop, budgets)
-    told = known.compare(_plan_of(balance, rows.resources, loop))
-    gain = 1 - told.time if told else 0.0
+    balance = _recommend_balance(known, loop, budgets)
+    forecast = known.compare(_make_config(balance, rows.resources, loop))
+    gain = 1 - forecast.time if forecast else 0.0
     work = np.sum(sample_work(known.now, rows.costs), axis=0)
     return {
         **data_figures(rows, total, balance.budgets),
         "settings": {**asdict(loop), "samples_per_step": loop.samples_per_step},
         "planned": len(known.rows),
-        "forecast": None if told is None else asdict(told),
+        "forecast": None if forecast is None else asdict(forecast),
         "other_plans": _other_plans(known, balance, loop),
         "gain": gain,
         "leave_off": gain < LEAVE_OFF,
-        "recommended": _code_of(balance),
+        "recommended": _write_code(balance),
         "heaviest": heaviest(rows, work),
     }
 
@@ -89,15 +90,15 @@ def _known_costs(rows: Rows, loop: LoopNow) -> KnownCosts:
     return KnownCosts(choice, terms, rows.costs[chosen], PLANNED)
 
 
-def _plan_of(balance: Balance, resources: tuple[str, ...], loop: LoopNow) -> PlanConfig:
+def _make_config(balance: Balance, resources: tuple[str, ...], loop: LoopNow) -> PlanConfig:
     """Return the plan that a DataLoader makes of a Balance."""
     return PlanConfig.from_balance(balance, ranks=loop.ranks, resources=resources)
 
 
-def _recommended(known: KnownCosts, loop: LoopNow, budgets: Mapping[str, int]) -> Balance:
+def _recommend_balance(known: KnownCosts, loop: LoopNow, budgets: Mapping[str, int]) -> Balance:
     """Return the Balance to train with: the loop's steps, packed, within budgets.
 
-    Budgets that nobody gives are a tenth above the largest microbatch of as many as there are now.
+    Budgets that are not given are a tenth above the largest microbatch of as many as there are now.
     """
     balance = Balance(
         budgets=budgets, samples_per_step=loop.samples_per_step, layout="packed",
@@ -105,11 +106,12 @@ def _recommended(known: KnownCosts, loop: LoopNow, budgets: Mapping[str, int]) -
     )  # fmt: skip
     if budgets or not known.choice.varies:
         return balance
-    told = known.compare(_plan_of(balance, known.choice.resources, loop))
-    if told is None:
+    forecast = known.compare(_make_config(balance, known.choice.resources, loop))
+    if forecast is None:
         return balance
-    most = {name: -(-size * HEADROOM_PERCENT // 100) for name, size in told.largest.items() if size}
-    return replace(balance, budgets=most, accumulate="auto")
+    sizes = {name: size for name, size in forecast.largest.items() if size}
+    budgets = {name: -(-size * HEADROOM_PERCENT // 100) for name, size in sizes.items()}
+    return replace(balance, budgets=budgets, accumulate="auto")
 
 
 def _other_plans(known: KnownCosts, balance: Balance, loop: LoopNow) -> dict[str, float]:
@@ -123,20 +125,21 @@ def _other_plans(known: KnownCosts, balance: Balance, loop: LoopNow) -> dict[str
     accumulate = f", accumulate={loop.accumulate}" if loop.accumulate > 1 else ""
     times = {f'cp.Balance("auto"{accumulate})': auto.time, **known.other_plans()}
     resources = known.choice.resources
-    once = _plan_of(replace(balance, waits="step"), resources, loop)
+    once = _make_config(replace(balance, waits="step"), resources, loop)
     # of a loop whose ranks meet once a step in random order, too
     waits_once = replace(known.terms.balance, waits="step")
     loop_once = replace(known, terms=replace(known.terms, balance=waits_once))
-    told = {'waits="step"': loop_once.compare(once)}
-    others = [name for name in resources if name not in (*ENCODER, *NO_WORK)]
-    if others and {*ENCODER} & {*resources}:
-        budgets = {name: most for name, most in balance.budgets.items() if name in others}
+    forecasts = {'waits="step"': loop_once.compare(once)}
+    language_names = [name for name in resources if name not in (*ENCODER, *NO_WORK)]
+    if language_names and {*ENCODER} & {*resources}:
+        budgets = {name: most for name, most in balance.budgets.items() if name in language_names}
         apart = replace(balance, images=Images("images"), budgets=budgets)
-        told['images=cp.Images("images")'] = known.compare(_plan_of(apart, resources, loop))
-    return times | {code: each.time for code, each in told.items() if each}
+        plan = _make_config(apart, resources, loop)
+        forecasts['images=cp.Images("images")'] = known.compare(plan)
+    return times | {code: forecast.time for code, forecast in forecasts.items() if forecast}
 
 
-def _code_of(balance: Balance) -> Json:
+def _write_code(balance: Balance) -> Json:
     """Return a Balance as its JSON object, as an expression, and with the loader to paste."""
     values, defaults = (json.loads(each.to_json()) for each in (balance, DEFAULTS))
     options = (

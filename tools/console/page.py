@@ -72,7 +72,7 @@ def render_report(
         paste=paste, cards=[*cards], footer=footer, doubts=doubts,
         style=Markup(theme(selector=":root")),
     )  # fmt: skip
-    return unbroken(page)
+    return join_lines(page)
 
 
 def percent(value: float, digits: int = 1) -> str:
@@ -84,15 +84,15 @@ def percent(value: float, digits: int = 1) -> str:
     return f"{100 * value:.{digits}f} %"
 
 
-def unbroken(page: str) -> str:
+def join_lines(page: str) -> str:
     """Return HTML whose lines never end between a number and its per cent sign.
 
-    >>> unbroken("<p>of 5 %</p><pre>5 %</pre>") == "<p>of 5\N{NO-BREAK SPACE}%</p><pre>5 %</pre>"
+    >>> join_lines("<p>of 5 %</p><pre>5 %</pre>") == "<p>of 5\N{NO-BREAK SPACE}%</p><pre>5 %</pre>"
     True
     """
     # what is copied or run stays as it is
-    found = re.compile(r"<(pre|script|style)\b.*?</\1>|(?<=\d) %", re.DOTALL)
-    return found.sub(lambda m: m[0] if m[1] else "\N{NO-BREAK SPACE}%", page)
+    breakable = re.compile(r"<(pre|script|style)\b.*?</\1>|(?<=\d) %", re.DOTALL)
+    return breakable.sub(lambda m: m[0] if m[1] else "\N{NO-BREAK SPACE}%", page)
 
 
 def whole(value: float) -> str:

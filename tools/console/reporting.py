@@ -29,14 +29,10 @@ def make_table(title: str | None, *columns: str, **settings: Any) -> Table:
 def live_progress(refreshes_per_s: float = 10) -> Progress:
     """Return bars on standard error whose tasks have a text, `live`, at their end."""
     return Progress(
-        TextColumn("{task.description:>8}"),
-        BarColumn(),
-        MofNCompleteColumn(),
-        TimeElapsedColumn(),
-        TextColumn("{task.fields[live]}"),
-        console=progress_console,
+        TextColumn("{task.description:>8}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn(),
+        TextColumn("{task.fields[live]}"), console=progress_console,
         refresh_per_second=refreshes_per_s,
-    )
+    )  # fmt: skip
 
 
 def emit(report: Mapping[str, object], as_json: bool, *tables: Table) -> None:
@@ -59,13 +55,13 @@ def fitted(table: Table, console: Console) -> Table:
         return table
     names = [str(column.header).replace("\n", " ") for column in table.columns]
     rows = zip(*(list(column.cells) for column in table.columns), strict=True)
-    found = Table(title=table.title, caption=table.caption, show_header=False, **PLAIN)
+    folded = Table(title=table.title, caption=table.caption, show_header=False, **PLAIN)
     for number, row in enumerate(rows):
         if number:
-            found.add_row()
+            folded.add_row()
         for name, cell in zip(names, row, strict=True):
-            found.add_row(name, cell)
-    return found
+            folded.add_row(name, cell)
+    return folded
 
 
 def spread(values: Sequence[float]) -> dict[str, float]:

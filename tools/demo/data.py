@@ -39,13 +39,9 @@ Scene = tuple[str, list[tuple[str, str]]]
 
 
 def ensure_demo_data(
-    folder: Path | None = None,
-    *,
-    seed: int = 0,
-    samples: int = 768,
-    shards: int = 4,
+    folder: Path | None = None, *, samples: int = 768, shards: int = 4,
     progress: Callable[[int], object] = lambda _: None,
-) -> str:
+) -> str:  # fmt: skip
     """Return the pattern of the data set's shards, making them first where they are missing.
 
     folder: the cache to keep it in; by default `counterpoise` in the user's cache folder. A data
@@ -56,12 +52,12 @@ def ensure_demo_data(
     if not 1 <= shards <= samples:
         raise ValueError(f"{samples} samples cannot fill {shards} shards; ask for {shards} or more")
     cache = folder or cache_folder()
-    place = cache / f"demo-v{VERSION}-{seed}-{samples}-{shards}"
+    place = cache / f"demo-v{VERSION}-{samples}-{shards}"
     if not place.is_dir():
         cache.mkdir(parents=True, exist_ok=True)
         making = Path(tempfile.mkdtemp(prefix=".making-", dir=cache))
         try:
-            _write_shards(making, seed, samples, shards, progress)
+            _write_shards(making, samples, shards, progress)
             _publish(making, place)
         finally:
             shutil.rmtree(making, ignore_errors=True)
@@ -84,12 +80,12 @@ def _publish(making: Path, place: Path) -> None:
 
 
 def _write_shards(
-    folder: Path, seed: int, samples: int, shards: int, progress: Callable[[int], object]
+    folder: Path, samples: int, shards: int, progress: Callable[[int], object]
 ) -> None:
     for shard in range(shards):
         with tarfile.open(folder / f"demo-{shard:05d}.tar", "w") as tar:
             for number in range(shard * samples // shards, (shard + 1) * samples // shards):
-                for suffix, content in make_members(random.Random(f"{seed}/{number}")):
+                for suffix, content in make_members(random.Random(f"0/{number}")):
                     member = tarfile.TarInfo(f"d{number:06d}.{suffix}")
                     member.size = len(content)
                     tar.addfile(member, io.BytesIO(content))
@@ -115,8 +111,8 @@ def _count_images(draw: random.Random) -> int:
 
 
 def _scene(draw: random.Random) -> Scene:
-    things = [(draw.choice(COLOURS), draw.choice(SHAPES)) for _ in range(draw.randint(1, 3))]
-    return draw.choice(GROUNDS), things
+    drawings = [(draw.choice(COLOURS), draw.choice(SHAPES)) for _ in range(draw.randint(1, 3))]
+    return draw.choice(GROUNDS), drawings
 
 
 def _conversation(draw: random.Random, scenes: list[Scene]) -> list[dict[str, str]]:
@@ -127,23 +123,23 @@ def _conversation(draw: random.Random, scenes: list[Scene]) -> list[dict[str, st
     remarks = min(60, round(draw.lognormvariate(0.6, 1.4)))
     if remarks:
         turns += [("human", "Say more."), ("gpt", _remark(draw, described, remarks))]
-    return [{"from": who, "value": value} for who, value in turns]
+    return [{"from": speaker, "value": value} for speaker, value in turns]
 
 
 def _describe(number: int, scene: Scene) -> str:
-    things = " and ".join(f"a {colour} {shape}" for colour, shape in scene[1])
-    return f"Picture {number}: {things} on {scene[0]}."
+    drawings = " and ".join(f"a {colour} {shape}" for colour, shape in scene[1])
+    return f"Picture {number}: {drawings} on {scene[0]}."
 
 
 def _remark(draw: random.Random, scenes: list[Scene], count: int) -> str:
-    said = []
+    sentences = []
     for _ in range(count):
         number = draw.randrange(len(scenes))
-        ground, things = scenes[number]
-        colour, shape = draw.choice(things)
+        ground, drawings = scenes[number]
+        colour, shape = draw.choice(drawings)
         words: dict[str, Any] = {"ground": ground, "colour": colour, "shape": shape}
-        said.append(draw.choice(REMARKS).format(number=number + 1, **words))
-    return " ".join(said)
+        sentences.append(draw.choice(REMARKS).format(number=number + 1, **words))
+    return " ".join(sentences)
 
 
 def _picture(draw: random.Random, scene: Scene) -> bytes:

@@ -106,9 +106,9 @@ class Vision(nn.Module):
     def _merge(self, x: Tensor) -> Tensor:
         """Join neighbouring patches: (tiles, patches, width) to (tiles, tokens_per_tile, more)."""
         side = round(self.shape.tokens_per_tile**0.5)
-        each = self.shape.tile // self.shape.patch // side
-        x = x.reshape(len(x), side, each, side, each, self.shape.width).transpose(2, 3)
-        return x.reshape(len(x), side * side, each * each * self.shape.width)
+        merge_side = self.shape.tile // self.shape.patch // side
+        x = x.reshape(len(x), side, merge_side, side, merge_side, self.shape.width).transpose(2, 3)
+        return x.reshape(len(x), side * side, merge_side**2 * self.shape.width)
 
 
 class VisionLanguageModel(nn.Module):

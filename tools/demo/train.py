@@ -82,14 +82,10 @@ def measure_load(microbatch: DemoMicrobatch, cpu_s: float) -> MicrobatchLoad:
     else:
         filled = int(batch["attention_mask"].sum())
     return MicrobatchLoad(
-        rank=microbatch.rank,
-        samples=0 if microbatch.empty else len(batch["images_per_sample"]),
+        rank=microbatch.rank, samples=0 if microbatch.empty else len(batch["images_per_sample"]),
         tiles=len(batch["pixel_values"]) if "pixel_values" in batch else 0,
-        tokens=batch["input_ids"].numel(),
-        filled=filled,
-        cpu_s=cpu_s,
-        wait_s=microbatch.wait_s,
-    )
+        tokens=batch["input_ids"].numel(), filled=filled, cpu_s=cpu_s, wait_s=microbatch.wait_s,
+    )  # fmt: skip
 
 
 def summarize(records: Sequence[StepRecord]) -> dict[str, Any]:
@@ -146,13 +142,13 @@ def train(
     optimizer = torch.optim.AdamW(model.parameters(), lr=LEARNING_RATE)
     for _, step in groupby(microbatches, key=attrgetter("step")):
         loads, total, labels = list[MicrobatchLoad](), 0.0, 0
-        for each in step:
+        for microbatch in step:
             started = cpu_clock()
-            loss = sum_loss(model(each.batch), each.batch["labels"])
+            loss = sum_loss(model(microbatch.batch), microbatch.batch["labels"])
             torch.autograd.backward(loss)
-            loads.append(measure_load(each, cpu_clock() - started))
+            loads.append(measure_load(microbatch, cpu_clock() - started))
             total += loss.item()
-            labels += count_batch_label_tokens(each.batch, [])
+            labels += count_batch_label_tokens(microbatch.batch, [])
         for parameter in model.parameters():
             if parameter.grad is not None:
                 parameter.grad /= max(1, labels)
@@ -162,13 +158,13 @@ def train(
         yield StepRecord(tuple(loads), total / max(1, labels))
 
 
-def timed(found: Iterable[Any], clock: Clock = time.perf_counter) -> Iterator[tuple[float, Any]]:
+def timed(batches: Iterable[Any], clock: Clock = time.perf_counter) -> Iterator[tuple[float, Any]]:
     """Yield what an iterable has, each with the seconds that it was waited for."""
-    iterator = iter(found)
+    iterator = iter(batches)
     while True:
         asked = clock()
         try:
-            each = next(iterator)
+            batch = next(iterator)
         except StopIteration:
             return
-        yield clock() - asked, each
+        yield clock() - asked, batch

@@ -30,8 +30,8 @@ def all_jobs(
 ) -> Iterator[Callable[[float], dict[str, StatusReport | str] | str]]:
     """Give a function that asks for the status of each job, or of `only` one.
 
-    It is given the seconds to wait, and returns by job its report or why there is none, or why
-    nobody answers.
+    It is given the seconds to wait, and returns by job its report or why there is none, or why the
+    balancer does not answer.
     """
     only = only or (keys.job if keys else "")
     with observe(address, keys, only) as observer:

@@ -57,45 +57,45 @@ def command(
     if keys is not None and "://" not in str(target):
         raise ValueError("--keys needs ADDRESS, the balancer's that is to be asked")
     if dead_letter is not None:
-        found = Examination(examine_dead_letters(dead_letter))
+        examination = Examination(examine_dead_letters(dead_letter))
     elif target is None:
-        found = Examination(examine_installation())
+        examination = Examination(examine_installation())
     elif parse_scheme(target) in SCHEMES:
-        found = Examination(examine_store(target))
+        examination = Examination(examine_store(target))
     elif "://" in target:
-        found = examine_job(target, timeout, keys, job)
+        examination = examine_job(target, timeout, keys, job)
     elif step is not None and data is not None:
-        found = examine_step(Path(target), step, data)
+        examination = examine_step(Path(target), step, data)
     elif Path(target).is_file():
-        found = Examination(examine_ledger(Path(target)))
+        examination = Examination(examine_ledger(Path(target)))
     else:
         raise ValueError(
             f"{target!r} is not an address and not a file; give an address such as "
             "tcp://HOST:5555, a URL such as s3://bucket/train/, the file of a ledger, or nothing "
             "to check this machine"
         )
-    return _report(found, as_json, strict)
+    return _report(examination, as_json, strict)
 
 
-def _report(found: Examination, as_json: bool, strict: bool) -> int:
+def _report(examination: Examination, as_json: bool, strict: bool) -> int:
     """Print the findings; return the exit status."""
     wrong = {BAD, WARN} if strict else {BAD}
-    count = sum(one.level in wrong for one in found.findings)
-    findings = [asdict(one) for one in found.findings]
+    count = sum(finding.level in wrong for finding in examination.findings)
+    findings = [asdict(finding) for finding in examination.findings]
     report: dict[str, object] = {"findings": findings, "wrong": count}
-    if found.keys:
-        report["keys"] = found.keys
-    if found.status is not None:
-        report["job"] = report_fields(found.status)
-    emit(report, as_json, _table(found.findings))
-    return 3 if found.unanswered else min(1, count)
+    if examination.keys:
+        report["keys"] = examination.keys
+    if examination.status is not None:
+        report["job"] = report_fields(examination.status)
+    emit(report, as_json, _table(examination.findings))
+    return 3 if examination.unanswered else min(1, count)
 
 
 def _table(findings: Sequence[Finding]) -> Table:
     table = Table(box=None, pad_edge=False)
     for name in ("", "what", "found", "what to do"):
         table.add_column(name, overflow="fold")
-    for one in findings:
-        level = f"[{COLOURS[one.level]}]{one.level}[/]"
-        table.add_row(level, *map(printable, (one.name, one.found, one.advice)))
+    for finding in findings:
+        level = f"[{COLOURS[finding.level]}]{finding.level}[/]"
+        table.add_row(level, *map(printable, (finding.name, finding.found, finding.advice)))
     return table

@@ -80,8 +80,8 @@ def _find(content: Any) -> Any:
         return None
     if any(name in content for name in LEDGER_FIELDS):
         return content
-    found = (_find(each) for each in content.values())
-    return next((state for state in found if state is not None), None)
+    states = (_find(part) for part in content.values())
+    return next((state for state in states if state is not None), None)
 
 
 NAMED_KEYS = 3
@@ -122,9 +122,9 @@ def _finding(source: str, group: list[SkippedSample]) -> Finding:
     named = ", ".join(keys[:NAMED_KEYS]) + (", ..." if len(keys) > NAMED_KEYS else "")
     first = group[0]
     name = f"{source or 'unnamed source'} ({first.kind})"
-    found = f"{len(keys)} samples ({named}), {len(group)} letters: {first.reason}"
+    summary = f"{len(keys)} samples ({named}), {len(group)} letters: {first.reason}"
     advice = "repair or remove these samples" if first.kind == "data" else "check the storage"
-    return judge(name, found, warn=advice)
+    return judge(name, summary, warn=advice)
 
 
 def examine_step(path: Path, step: int, data: str) -> Examination:
@@ -150,5 +150,5 @@ def examine_step(path: Path, step: int, data: str) -> Examination:
         raise ValueError(f"step is {step}, and the epoch has {steps}, counted from 0")
     order = epoch_order(source, ledger.seed or 0, ledger.epoch, ledger.shuffle)
     keys = [str(source.key(index)) for index in order[begin : begin + ledger.samples_per_step]]
-    found = judge(f"step {step} of epoch {ledger.epoch}", f"{len(keys)} samples")
-    return Examination([found, judge("keys", ", ".join(keys))], keys=tuple(keys))
+    finding = judge(f"step {step} of epoch {ledger.epoch}", f"{len(keys)} samples")
+    return Examination([finding, judge("keys", ", ".join(keys))], keys=tuple(keys))

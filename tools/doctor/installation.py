@@ -62,10 +62,10 @@ def judge_packages(
         if match is None:
             continue
         name, least = match[1], match[2] or "0"
-        found = installed(name)
+        version = installed(name)
         advice = f"pip install '{name}>={least}'"
-        too_old = found is not None and _numbers(found) < _numbers(least)
-        yield judge(name, found or "not installed", bad=(found is None or too_old) and advice)
+        too_old = version is not None and _numbers(version) < _numbers(least)
+        yield judge(name, version or "not installed", bad=(version is None or too_old) and advice)
 
 
 def _numbers(text: str) -> tuple[int, ...]:
@@ -92,10 +92,10 @@ def _cpu_quota() -> float | None:
 
 def _free_bytes(folder: str) -> int | None:
     try:
-        found = os.statvfs(folder)
+        statistics = os.statvfs(folder)
     except OSError:
         return None
-    return found.f_bavail * found.f_frsize
+    return statistics.f_bavail * statistics.f_frsize
 
 
 def examine_store(url: str) -> list[Finding]:

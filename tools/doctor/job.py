@@ -33,8 +33,8 @@ NAMED = 3
 def judge_status(address: str, status: StatusReport, answer_s: float) -> list[Finding]:
     """Return the findings about a balancer's status report, which came after some seconds."""
     workers = status.worker_statuses
-    silent = [each for each in workers if each.last_message_ms > SILENT_MS]
-    waiting = [each for each in status.trainer_statuses if each.is_waiting]
+    silent = [worker for worker in workers if worker.last_message_ms > SILENT_MS]
+    waiting = [trainer for trainer in status.trainer_statuses if trainer.is_waiting]
     hidden = status.turned_away - len(status.rejected_workers)
     lost = f"{status.lost}, the last {seconds(status.lost_ms)} ago: {_join(status.last_lost[::-1])}"
     holes = [f"{hole.key!r}: {hole.reason}" for hole in status.last_holes]
@@ -46,7 +46,7 @@ def judge_status(address: str, status: StatusReport, answer_s: float) -> list[Fi
          not status.workers and f"start some: counterpoise worker {address} --root FOLDER", False),
         ("silent workers", _join([f"{w.name} ({seconds(w.last_message_ms)})" for w in silent]),
          "each is stopped, hung or cut off: check it; its work goes to others", False),
-        ("late workers", _join([each.name for each in workers if each.unresponsive]), False,
+        ("late workers", _join([worker.name for worker in workers if worker.unresponsive]), False,
          "each is at one sample for long, and given up after lease_s: check what it is doing"),
         ("slow workers", _join([f"{worker.name} ({share:.0%} of the median speed)"
                                 for worker, share in slow_workers(workers)]), False,
@@ -55,8 +55,8 @@ def judge_status(address: str, status: StatusReport, answer_s: float) -> list[Fi
          "fix the reason given for each", False),
         ("run", _describe_run(status),
          status.trouble and "the run has ended: fix the reason, then start it again", False),
-        ("ranks that wait", _join([waits_text(each) for each in waiting]), False,
-         _why_they_wait(status, waiting)),
+        ("ranks that wait", _join([waits_text(trainer) for trainer in waiting]), False,
+         _explain_waits(status, waiting)),
         ("payloads", _describe_payloads(status, bool(waiting)), False, False),
         ("lost workers", lost if status.lost else "", False, status.lost_ms < RECENT_MS and
          "see their output, and dmesg for processes killed for lack of memory; where a sample "
@@ -67,16 +67,16 @@ def judge_status(address: str, status: StatusReport, answer_s: float) -> list[Fi
          False, "group them with counterpoise doctor --dead-letter FILE, if the loader has "
          "OnError(dead_letter=...)"),
     )  # fmt: skip
-    return [judge(name, found, bad=bad, warn=warn) for name, found, bad, warn in rows if found]
+    return [judge(name, text, bad=bad, warn=warn) for name, text, bad, warn in rows if text]
 
 
 def _count_workers(status: StatusReport) -> str:
-    unready = [each for each in status.worker_statuses if each.state == "opening"]
+    unready = [worker for worker in status.worker_statuses if worker.state == "opening"]
     # The report lists a bounded number of workers, those that are not ready first.
-    found = f"{status.workers - len(unready)} ready"
-    found += f", {len(unready)} not yet" if unready else ""
+    text = f"{status.workers - len(unready)} ready"
+    text += f", {len(unready)} not yet" if unready else ""
     busy = _mean_busy(status)
-    return found + ("" if busy is None else f", at work {busy:.0%} of the time")
+    return text + ("" if busy is None else f", at work {busy:.0%} of the time")
 
 
 def slow_workers(workers: Sequence[WorkerStatus]) -> list[tuple[WorkerStatus, float]]:
@@ -90,7 +90,7 @@ def slow_workers(workers: Sequence[WorkerStatus]) -> list[tuple[WorkerStatus, fl
         return []
     median = statistics.median(rate for _, rate in known)
     slow = [(worker, rate / median) for worker, rate in known if rate < SLOW_SHARE * median]
-    return sorted(slow, key=lambda each: (each[1], each[0].name))
+    return sorted(slow, key=lambda pair: (pair[1], pair[0].name))
 
 
 def _describe_run(status: StatusReport) -> str:
@@ -113,7 +113,7 @@ _MEASURED = "samples are decoded to be measured: give cost= a table, or the data
 _COSTS = "costs are not known in time: run counterpoise analyze once, it writes them to files"
 
 
-def _why_they_wait(status: StatusReport, waiting: Sequence[TrainerStatus]) -> str:
+def _explain_waits(status: StatusReport, waiting: Sequence[TrainerStatus]) -> str:
     """Return the advice for the first bottleneck that explains why ranks wait."""
     missing = "\n".join(trainer.missing for trainer in waiting)
     busy = _mean_busy(status) or 0.0
@@ -142,11 +142,11 @@ def _mean_busy(status: StatusReport) -> float | None:
 
 def _describe_payloads(status: StatusReport, has_waiting: bool) -> str:
     held, budget = status.held_bytes / GIB, status.budget_bytes / GIB
-    found = f"{held:.2f} GiB held" + (f" of {budget:.2f} GiB" if 0 < budget < 2**20 else "")
+    text = f"{held:.2f} GiB held" + (f" of {budget:.2f} GiB" if 0 < budget < 2**20 else "")
     ways = sorted({worker.transport for worker in status.worker_statuses if worker.transport})
-    found += f", carried {_join(ways)}" if ways else ""
+    text += f", carried {_join(ways)}" if ways else ""
     is_ahead = status.is_full and not has_waiting
-    return found + (", full: the trainer is the bottleneck, as it should be" if is_ahead else "")
+    return text + (", full: the trainer is the bottleneck, as it should be" if is_ahead else "")
 
 
 def _join(texts: Sequence[str]) -> str:
@@ -172,8 +172,8 @@ def examine_job(
     keys: a trainer's folder. job: by default that of the keys, or the balancer's first. Raises
     ValueError if the address is malformed or the keys are missing.
     """
-    own = peer_keys(keys, "trainer") if keys else None
-    with observe(address, own, job) as observer:
+    trainer_keys = peer_keys(keys, "trainer") if keys else None
+    with observe(address, trainer_keys, job) as observer:
         answer = observer.ask(GetStatus(), StatusReport, timeout_s)
         asked_at = time.monotonic()  # again: the first time it had to connect
         if not isinstance(answer, str):
@@ -185,5 +185,5 @@ def examine_job(
         "check that the balancer runs there, that no firewall is in between, and that it has this "
         "version; give --keys if it has keys"
     )
-    found = Finding("balancer", BAD, f"{address}: {answer}", advice)
-    return Examination([found], unanswered=True)
+    finding = Finding("balancer", BAD, f"{address}: {answer}", advice)
+    return Examination([finding], unanswered=True)

@@ -24,7 +24,7 @@ from ...sched.simulation.costs import Table
 from ...sched.simulation.measured import MeasuredStep, load_step
 from ..console.commands import KeyedOption
 from .files import parse_text
-from .programs import PACE, Command, Size, is_count, read_program, shown_name, with_options
+from .programs import PACE, Command, Size, is_count, read_program, shown_name
 
 MS = 1_000_000
 # A microbatch's activations on a rank, as a whole number that up to 12 chunks divide.
@@ -71,7 +71,7 @@ class GivenTimes:
         """The unit in which memory is counted."""
         return MICROBATCHES
 
-    def of(self, program: Program, output: bool = False) -> Costs:
+    def price(self, program: Program, output: bool = False) -> Costs:
         """Return the costs of a program, the output layer's on the last stage if `output`."""
         ranks = len(program.ranks)
         chunks = max(Counter(program.placement).values(), default=1)
@@ -112,7 +112,7 @@ class GivenTimes:
 
 
 def collective_ns(forward: int, ranks: int) -> int:
-    """Return what a collective of the vocabulary passes takes where nobody says, by a forward.
+    """Return what a collective of the vocabulary passes takes by default, by a forward.
 
     On 8 A100 of one machine the interlaced method's two block .03 of a forward; on 32, of four,
     they take 11 % of a step, a third of a forward (vocabulary parallelism, 2025, appendix B.2).
@@ -134,13 +134,13 @@ class ProfiledCosts:
             return BYTES
         return MemoryUnit("activations", 1, "activation")
 
-    def of(self, program: Program, output: bool = False) -> Costs:  # noqa: ARG002
+    def price(self, program: Program, output: bool = False) -> Costs:  # noqa: ARG002
         """Return the costs of a program, by the first profile of the same placement of stages.
 
         What was measured holds all layers, so `output` adds nothing.
         """
-        found = next((p for p in self.profiles if p.placement == program.placement), None)
-        if found is None:
+        profile = next((p for p in self.profiles if p.placement == program.placement), None)
+        if profile is None:
             has = " ".join(map(str, program.placement))
             had = ", or ".join(" ".join(map(str, p.placement)) for p in self.profiles)
             raise ValueError(
@@ -148,7 +148,7 @@ class ProfiledCosts:
                 "give one more --costs for it"
             )
         microbatches = tuple(islice(cycle(self.holds), program.microbatches))
-        return profile_costs(found, microbatches)
+        return profile_costs(profile, microbatches)
 
 
 CostSource = GivenTimes | ProfiledCosts
@@ -161,18 +161,16 @@ def with_costs(command: Command) -> Command:
     def run(costs: tuple[str, ...], holds: tuple[str, ...], **arguments: Any) -> object:
         return command(costs=_read_costs(costs, holds), **arguments)
 
-    options = (
-        click.option(
-            "--costs", cls=KeyedOption, keys=COST_KEYS, multiple=True, metavar="KEY=MS,...|FILE",
-            help="Milliseconds of passes, as f=1,b=2, or a cost profile (JSON); repeat, for each "
-            "placement.",
-        ),
-        click.option(
-            "--holds", multiple=True, metavar="RESOURCE=AMOUNT,...",
-            help="With a cost profile: the resources of a microbatch; repeat, and they take turns.",
-        ),
+    holds_option = click.option(
+        "--holds", multiple=True, metavar="RESOURCE=AMOUNT,...",
+        help="With a cost profile: the resources of a microbatch; repeat, and they take turns.",
     )  # fmt: skip
-    return with_options(options)(run)
+    costs_option = click.option(
+        "--costs", cls=KeyedOption, keys=COST_KEYS, multiple=True, metavar="KEY=MS,...|FILE",
+        help="Milliseconds of passes, as f=1,b=2, or a cost profile (JSON); repeat, for each "
+        "placement.",
+    )  # fmt: skip
+    return costs_option(holds_option(run))
 
 
 def _read_costs(texts: tuple[str, ...], holds: tuple[str, ...]) -> CostSource:
@@ -298,26 +296,26 @@ def read_timelines(targets: Sequence[str], size: Size, costs: CostSource) -> lis
     }
     # What some have as passes of their own, the others have on their last stage.
     cut = any(map(output_form, programs.values()))
-    found = []
+    timelines = []
     for target in targets:
         if target in steps:
-            found.append(steps[target].timeline)
+            timelines.append(steps[target].timeline)
             continue
         program = programs[target]
         output = cut and not output_form(program) and isinstance(costs, GivenTimes)
-        timeline = simulate(program, costs.of(program, output))
-        found.append(replace(timeline, name=f"{target} + output") if output else timeline)
-    return found
+        timeline = simulate(program, costs.price(program, output))
+        timelines.append(replace(timeline, name=f"{target} + output") if output else timeline)
+    return timelines
 
 
 def read_costed(target: str, size: Size, costs: CostSource) -> Program:
     """Return the program that a target names, its pattern made for the costs where it has one."""
     program = read_program(target, size)
     name, _, _ = target.partition(":")
-    found = next((one for one in schedules() if one.name == name), None)
-    if found is None or not set(PACE) <= set(found.options):
+    registered = next((candidate for candidate in schedules() if candidate.name == name), None)
+    if registered is None or not set(PACE) <= set(registered.options):
         return program
-    table = costs.of(program).pass_ns
+    table = costs.price(program).pass_ns
     mean = {kind: round(float(np.mean(table[kind]))) for kind in ("F", "B")}
     present = {item.kind for row in program.ranks for item in row}
     output = sum(round(float(np.mean(table[kind]))) for kind in OUTPUT if kind in present)

@@ -85,21 +85,21 @@ class Table:
 
     def columns(self, names: Sequence[str]) -> dict[str, Column]:
         """Return columns of the same length; ValueError if one is of another."""
-        found = {name: self.column(name) for name in names}
-        count = len(found[names[0]])
-        for name, column in found.items():
+        columns = {name: self.column(name) for name in names}
+        count = len(columns[names[0]])
+        for name, column in columns.items():
             if len(column) != count:
                 raise ValueError(
                     f"{self.path}: column {name!r} has {len(column)} rows, {names[0]!r} has "
                     f"{count}; give one value per row"
                 )
-        return found
+        return columns
 
     def costs(self, names: Sequence[str]) -> Int64:
         """Return columns of costs (n, names); ValueError for other values, or no row at all."""
-        found = self.columns(names)
+        columns = self.columns(names)
         try:
-            costs = np.stack([checked_column(name, found[name]) for name in names], axis=1)
+            costs = np.stack([checked_column(name, columns[name]) for name in names], axis=1)
         except ValueError as error:
             raise ValueError(f"{self.path}: {error}") from None
         if not len(costs):
@@ -200,7 +200,7 @@ def _parquet(path: Path) -> Table:
 def first_row(path: Path) -> dict[str, Any] | None:
     """Return the first row of JSONL, parquet, or a JSON array; empty where that is not clear.
 
-    None where it is none of them. What cannot be read is an error of whoever reads all of it.
+    None where it is none of them. A file that cannot be read fails where all of it is read.
     """
     try:
         if path.suffix.lower() == ".parquet":

@@ -7,7 +7,7 @@ torch's CSV if it ends in .csv, else the grid that `export --format text` writes
 import functools
 import inspect
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -45,12 +45,11 @@ def with_size(command: Command) -> Command:
         check_sizes(ranks=ranks, microbatches=microbatches)
         return command(size=Size(ranks, microbatches, lowered), **arguments)
 
-    options = (
-        click.option("--ranks", default=4, help="Pipeline ranks.  [4]"),
-        click.option("--microbatches", default=8, help="Microbatches of a step.  [8]"),
-        click.option("--lower", "lowered", is_flag=True, help="Add sends, receives, collectives."),
+    lower_option = click.option(
+        "--lower", "lowered", is_flag=True, help="Add sends, receives, collectives."
     )
-    return with_options(options)(run)
+    count = click.option("--microbatches", default=8, help="Microbatches of a step.  [8]")
+    return click.option("--ranks", default=4, help="Pipeline ranks.  [4]")(count(lower_option(run)))
 
 
 def check_sizes(**sizes: int) -> None:
@@ -62,8 +61,8 @@ def check_sizes(**sizes: int) -> None:
     ValueError: stages 1000000 x microbatches 8 are more than 200000: give fewer
     """
     if math.prod(sizes.values()) > MOST_PASSES:
-        given = " x ".join(f"{name} {value}" for name, value in sizes.items())
-        raise ValueError(f"{given} are more than {MOST_PASSES}: give fewer")
+        product = " x ".join(f"{name} {value}" for name, value in sizes.items())
+        raise ValueError(f"{product} are more than {MOST_PASSES}: give fewer")
 
 
 def is_count(word: str) -> bool:
@@ -92,22 +91,17 @@ def parse_budgets(texts: tuple[str, ...]) -> dict[str, int]:
     return budgets
 
 
-def with_options(options: Sequence[Callable[[Any], Any]]) -> Callable[[Command], Command]:
-    """Return a decorator that adds options to a command, in this order in its help."""
-    return lambda command: functools.reduce(lambda made, add: add(made), reversed(options), command)
-
-
 def read_program(target: str, size: Size, **times: int) -> Program:
     """Return the program that a target names, read or made. Raises ValueError if there is none.
 
     `times`: nanoseconds for the options PACE of a registered schedule, where not written.
     """
     name, _, words = target.partition(":")
-    registered = {found.name: found for found in schedules()}
+    registered = {generator.name: generator for generator in schedules()}
     if name in registered:
         options = times | _options(registered[name], words)
-        counts = {key: each for key, each in options.items() if key not in PACE}
-        numbers = {key: max(1, each) for key, each in counts.items() if type(each) is int}
+        counts = {key: setting for key, setting in options.items() if key not in PACE}
+        numbers = {key: max(1, count) for key, count in counts.items() if type(count) is int}
         check_sizes(stages=size.ranks, microbatches=size.microbatches, **numbers)
         program = schedule(name, ranks=size.ranks, microbatches=size.microbatches, **options)
         program = replace(program, name=target)
@@ -121,29 +115,29 @@ def read_program(target: str, size: Size, **times: int) -> Program:
     return lower(program) if size.lowered else program
 
 
-def _options(found: Schedule, words: str) -> dict[str, int | str | bool]:
+def _options(generator: Schedule, words: str) -> dict[str, int | str | bool]:
     """Return options as written, converted to the types of the generator's parameters."""
-    asked = inspect.signature(found.generate).parameters
+    asked = inspect.signature(generator.generate).parameters
     options: dict[str, int | str | bool] = {}
     for word in filter(None, words.split(",")):
         key, equals, value = word.partition("=")
         if not equals:
-            raise ValueError(f"{found.name}: got option {word!r}; write NAME:OPTION=VALUE,...")
+            raise ValueError(f"{generator.name}: got option {word!r}; write NAME:OPTION=VALUE,...")
         kind = asked[key].annotation if key in asked else str
-        options[key] = _option(f"{found.name}: {key}", kind, value)
+        options[key] = _option(f"{generator.name}: {key}", kind, value)
     return options
 
 
-def _option(what: str, kind: object, value: str) -> int | str | bool:
+def _option(name: str, kind: object, value: str) -> int | str | bool:
     if kind is bool:
         if value not in ("true", "false"):
-            raise ValueError(f"{what} got {value!r}; give true or false")
+            raise ValueError(f"{name} got {value!r}; give true or false")
         return value == "true"
     if kind is int:
         try:
             return int(value)
         except ValueError:
-            raise ValueError(f"{what} got {value!r}; give a whole number") from None
+            raise ValueError(f"{name} got {value!r}; give a whole number") from None
     return value
 
 

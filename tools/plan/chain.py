@@ -48,12 +48,12 @@ class _LayerEntry(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
     def cost(self, tp: int) -> LayerCost:
         """Return the layer on one of tp GPUs."""
-        given = msgspec.structs.asdict(self)
-        del given["count"]
-        # Its input is the size of its output, where nobody says otherwise.
-        given["input_bytes"] = self.input_bytes or min(self.output_bytes, self.activation_bytes)
-        given["parameters"] = -(-self.parameters // tp)
-        return LayerCost(**given, weight_ns=self.backward_ns // 2)
+        fields = msgspec.structs.asdict(self)
+        del fields["count"]
+        # Its input is the size of its output, unless the file says otherwise.
+        fields["input_bytes"] = self.input_bytes or min(self.output_bytes, self.activation_bytes)
+        fields["parameters"] = -(-self.parameters // tp)
+        return LayerCost(**fields, weight_ns=self.backward_ns // 2)
 
 
 class _LayerFile(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -73,15 +73,15 @@ def read_chain(question: PlanQuestion, *, largest: bool = False) -> Chain:
         )
     stages = sizes.pop("stages", ())
     named = {"sp": "sequence_parallel"}
-    given: dict[str, Any] = {
+    fields: dict[str, Any] = {
         named.get(name, name): single(name, values) for name, values in sizes.items()
     }
-    vpp, microbatches = given.get("vpp", 1), given.setdefault("microbatches", MICROBATCHES)
-    check_sizes(pp=given["pp"], vpp=vpp, microbatches=microbatches)
+    vpp, microbatches = fields.get("vpp", 1), fields.setdefault("microbatches", MICROBATCHES)
+    check_sizes(pp=fields["pp"], vpp=vpp, microbatches=microbatches)
     schedule = "interleaved" if vpp > 1 else "1f1b"
-    layout = ParallelLayout(**given, schedule=schedule, stages=stages)
+    layout = ParallelLayout(**fields, schedule=schedule, stages=stages)
     device = question.gpu
-    layers = _layers(question, device, layout, largest)
+    layers = _find_layers(question, device, layout, largest)
     if layout.pp * vpp > len(layers):
         raise ValueError(
             f"pp {layout.pp} x vpp {vpp}: {question.model} has {len(layers)} layers, one a stage"
@@ -89,13 +89,13 @@ def read_chain(question: PlanQuestion, *, largest: bool = False) -> Chain:
     return Chain(layers, layout, device)
 
 
-def _layers(
+def _find_layers(
     question: PlanQuestion, device: Device, layout: ParallelLayout, largest: bool
 ) -> tuple[LayerCost, ...]:
     if question.has_measured("layers"):
         if question.data or question.frozen:
             raise ValueError("--model has measured layers: leave out --data and --frozen")
-        return _measured(Path(str(question.model)), layout.tp)
+        return _read_layers(Path(str(question.model)), layout.tp)
     model = question.read_model()
     amounts = model.amounts()
     if question.data is not None:
@@ -109,8 +109,8 @@ def _layers(
     return layer_costs(model, device, layout, amounts)
 
 
-def _measured(path: Path, tp: int) -> tuple[LayerCost, ...]:
+def _read_layers(path: Path, tp: int) -> tuple[LayerCost, ...]:
     entries = read_json_file(path, _LayerFile).layers
     if (count := sum(entry.count for entry in entries)) > MOST_LAYERS:
         raise ValueError(f"{path} has {count} layers, and {MOST_LAYERS} are planned at most")
-    return tuple(one for entry in entries for one in [entry.cost(tp)] * entry.count)
+    return tuple(layer for entry in entries for layer in [entry.cost(tp)] * entry.count)

@@ -19,7 +19,7 @@ from ...sched.shapes import ENCODER, GENERATOR, LANGUAGE
 from ..console.commands import COUNT, FILE, CommandGroup, json_option
 from ..console.reporting import emit, live_progress, make_table, progress_console
 from ..inputs.models import PARALLEL, device_option, model_option, parallel_option, single
-from .job_data import balance_of, order_microbatches, read_samples
+from .job_data import make_balance, order_microbatches, read_samples
 from .orchestrate import plan_orchestration
 from .partition import FRAMEWORKS, plan_partition
 from .question import PARTS, Json, PlanAnswer, PlanQuestion
@@ -65,7 +65,7 @@ def command() -> None:
 )  # fmt: skip
 @click.option("--out", type=FILE, help="Write the plan here (job.json).")
 @json_option
-def job_command(out: Path | None, as_json: bool, **given: Any) -> None:
+def job_command(out: Path | None, as_json: bool, **options: Any) -> None:
     """Plan a whole job: its parallelism, stages, schedule, recomputation and microbatches.
 
     The search tries all of them together; the step is simulated on samples of the data. --out
@@ -78,7 +78,7 @@ def job_command(out: Path | None, as_json: bool, **given: Any) -> None:
     """
     if out is not None and (out.is_dir() or not out.parent.is_dir()):
         raise ValueError(f"{out} cannot be written: name a file in a folder that there is")
-    question = PlanQuestion(**given)
+    question = PlanQuestion(**options)
     match question.only:
         case "partition":
             answer = plan_partition(question)
@@ -125,7 +125,7 @@ def plan_whole(question: PlanQuestion, out: Path) -> PlanAnswer:
 def _file(job: Job, best: PricedPlan, out: Path) -> Json:
     pricer = Pricer(job)
     loads = pricer.loads(best.plan.unit.dp, best.plan.batch)
-    balance = balance_of(best.plan, job, loads.most, out)
+    balance = make_balance(best.plan, job, loads.most, out)
     return dump_job(job_file(pricer, best, json.loads(balance.to_json())))
 
 
@@ -141,22 +141,22 @@ def job_report(job: Job, answer: JobAnswer, seconds: float) -> Json:
         **_figures(job, best, best.step_ns),
         "gain": None if today is None else today.step_ns / best.step_ns,
         "today": None if today is None else _figures(job, today, best.step_ns),
-        "others": [_figures(job, one, best.step_ns) for one in answer.next_plans],
+        "others": [_figures(job, plan, best.step_ns) for plan in answer.next_plans],
         "bound_s": answer.bound_ns / 1e9,
         "evaluated": answer.evaluated,
         "seconds": round(seconds, 3),
     }
 
 
-def _figures(job: Job, one: PricedPlan, best_ns: int) -> Json:
+def _figures(job: Job, priced: PricedPlan, best_ns: int) -> Json:
     return {
-        "plan": str(one.plan),
-        "step_s": one.step_ns / 1e9,
-        "mfu": mfu(job, one.step_ns),
-        "tokens_per_s": tokens_per_s(job, one.step_ns),
-        "memory_bytes": list(one.memory_bytes),
-        "lost": one.lost,
-        "loses": one.step_ns / best_ns - 1,
+        "plan": str(priced.plan),
+        "step_s": priced.step_ns / 1e9,
+        "mfu": mfu(job, priced.step_ns),
+        "tokens_per_s": tokens_per_s(job, priced.step_ns),
+        "memory_bytes": list(priced.memory_bytes),
+        "lost": priced.lost,
+        "loses": priced.step_ns / best_ns - 1,
     }
 
 
@@ -166,17 +166,17 @@ def _tables(report: Json) -> Sequence[Table]:
         f"{report['tokens_per_s']:,.0f} tokens/s, {max(report['memory_bytes']) / 1e9:.1f} GB of "
         f"{report['limit_bytes'] / 1e9:.1f} on the fullest GPU; {report['device']}"
     )
-    found = {"this plan": report, "today": report["today"]}
-    found |= {f"next, {at}": one for at, one in enumerate(report["others"], start=1)}
-    named = {name: one for name, one in found.items() if one is not None}
+    plans_by_name = {"this plan": report, "today": report["today"]}
+    plans_by_name |= {f"next, {at}": plan for at, plan in enumerate(report["others"], start=1)}
+    named = {name: plan for name, plan in plans_by_name.items() if plan is not None}
     figures = make_table(title, "", *named, title_justify="left")
-    figures.add_row("step, s", *(f"{one['step_s']:.3f}" for one in named.values()))
-    figures.add_row("longer by", *(f"{100 * one['loses']:.1f} %" for one in named.values()))
-    figures.add_row("MFU", *(f"{100 * one['mfu']:.1f} %" for one in named.values()))
+    figures.add_row("step, s", *(f"{plan['step_s']:.3f}" for plan in named.values()))
+    figures.add_row("longer by", *(f"{100 * plan['loses']:.1f} %" for plan in named.values()))
+    figures.add_row("MFU", *(f"{100 * plan['mfu']:.1f} %" for plan in named.values()))
     for cause in CAUSES:
-        figures.add_row(cause, *(f"{100 * one['lost'][cause]:.1f} %" for one in named.values()))
+        figures.add_row(cause, *(f"{100 * plan['lost'][cause]:.1f} %" for plan in named.values()))
     plans = make_table(None, "", "plan")
-    for name, one in named.items():
-        plans.add_row(name, one["plan"])
+    for name, plan in named.items():
+        plans.add_row(name, plan["plan"])
     plans.columns[1].justify = "left"
     return [figures, plans]

@@ -19,8 +19,8 @@ from ...balancer.planning.problem.options import ATTENTION_PAIRS
 from ...balancer.planning.problem.values import PipelineOrder, Shapes
 from ...sched.planners.job.plan import BatchChoice, Job, JobPlan, StepLoads
 from ...sched.shapes import Amounts, Model
-from ..analyze.scan.run import scan_all
-from ..analyze.scan.sources import ScanOptions, find_tasks, with_found_costs
+from ..analyze.scan.run import scan_sources
+from ..analyze.scan.sources import ScanOptions
 from ..inputs.files import is_table, open_table
 from ..runners import on_cores
 
@@ -53,14 +53,18 @@ class StepSamples:
     @cached_property
     def amounts(self) -> Amounts:
         """Return the amounts of all samples together."""
-        sums = self._with_pairs(self.costs).sum(axis=0).tolist()
+        sums = self._add_pairs(self.costs).sum(axis=0).tolist()
         return dict(zip((*self.names, PAIRS), sums, strict=True))
 
     def loads(self, dp: int, batch: BatchChoice) -> StepLoads:
         """Return the microbatches of a step, those of the replica with the most work."""
-        groups = self._fixed(dp, batch) if batch.grouping == "fixed" else self._planned(dp, batch)
-        every = self._with_pairs(self.costs)
-        sums = np.array([[every[list(one)].sum(axis=0) for one in row] for row in groups])
+        groups = (
+            self._split_evenly(dp, batch)
+            if batch.grouping == "fixed"
+            else self._plan_microbatches(dp, batch)
+        )
+        costs = self._add_pairs(self.costs)
+        sums = np.array([[costs[list(samples)].sum(axis=0) for samples in row] for row in groups])
         weigh = np.array(self.work)
         work = (sums * weigh).sum(axis=(1, 2))
         names = (*self.names, PAIRS)
@@ -76,12 +80,12 @@ class StepSamples:
             dict(zip(names, most.tolist(), strict=True)),
         )
 
-    def _fixed(self, dp: int, batch: BatchChoice) -> list[list[Int64]]:
+    def _split_evenly(self, dp: int, batch: BatchChoice) -> list[list[Int64]]:
         """Return samples as they come, as many in each microbatch."""
-        found = np.array_split(np.arange(len(self.costs)), dp * batch.microbatches)
-        return [found[rank::dp] for rank in range(dp)]
+        microbatches = np.array_split(np.arange(len(self.costs)), dp * batch.microbatches)
+        return [microbatches[rank::dp] for rank in range(dp)]
 
-    def _planned(self, dp: int, batch: BatchChoice) -> list[list[tuple[int, ...]]]:
+    def _plan_microbatches(self, dp: int, batch: BatchChoice) -> list[list[tuple[int, ...]]]:
         """Return what the loader's planner makes of them."""
         config = PlanConfig(
             dp, len(self.costs), batch.microbatches, self.names, (None,) * len(self.names),
@@ -89,10 +93,10 @@ class StepSamples:
             time_ns=tuple(zip((*self.names, ATTENTION_PAIRS), self.work, strict=True)),
         )  # fmt: skip
         planned = make_planner(config).plan(Window(0, 0, 0, self.costs, last=False))
-        return [[one.ordinals for one in rank] for rank in planned.batches[0].ranks]
+        return [[microbatch.ordinals for microbatch in rank] for rank in planned.batches[0].ranks]
 
     @staticmethod
-    def _with_pairs(costs: Int64) -> Int64:
+    def _add_pairs(costs: Int64) -> Int64:
         return np.column_stack((costs, costs[:, 0] ** 2))
 
 
@@ -111,7 +115,7 @@ def read_samples(
         drawn[:, 0] = -(-drawn[:, 0] // (2 * cp)) * 2 * cp
     none = dict.fromkeys((*names, PAIRS), 0)
     flops = (model.forward_flops({**none, name: 10**6}) for name in (*names, PAIRS))
-    return StepSamples(names, drawn, tuple(max(1, one // 10**9) for one in flops), real)
+    return StepSamples(names, drawn, tuple(max(1, count // 10**9) for count in flops), real)
 
 
 def draw_costs(
@@ -126,7 +130,7 @@ def draw_costs(
     if is_table(path.name):
         costs = open_table(path).costs(names)
     else:
-        costs = _scanned(data, names, progress)
+        costs = _scan_costs(data, names, progress)
     if not len(costs):
         raise ValueError(f"{data} has no samples; give a data set with some")
     rng = np.random.default_rng(seed)
@@ -139,17 +143,10 @@ def draw_costs(
     return drawn
 
 
-def _scanned(data: str, names: tuple[str, ...], progress: Progress) -> Int64:
+def _scan_costs(data: str, names: tuple[str, ...], progress: Progress) -> Int64:
     """Return what a scan for costs finds, as `analyze` makes it."""
-    tasks = find_tasks((data,))
-    options = with_found_costs(tasks, ScanOptions())
-    task = progress.add_task("scan", total=None, live="")
-
-    def show(finished: int, pieces: int) -> None:
-        progress.update(task, completed=finished, total=pieces)
-
     with tempfile.TemporaryDirectory() as folder:
-        rows, _ = scan_all(tasks, options, Path(folder), on_cores(), 0, show)
+        rows, *_ = scan_sources((data,), ScanOptions(), Path(folder), on_cores(), progress)
     if missing := [name for name in names if name not in rows.resources]:
         raise ValueError(
             f"{data}: samples cost {', '.join(rows.resources) or 'nothing'}, and the model counts "
@@ -161,11 +158,11 @@ def _scanned(data: str, names: tuple[str, ...], progress: Progress) -> Int64:
 def order_microbatches(name: str, ranks: int, forward: Int64, backward: Int64) -> list[int]:
     """Return the order that an ordering finds for a pipeline's microbatches."""
     evaluator = PipelineEvaluator.one_forward_one_backward(ranks, forward, backward)
-    found: list[int] = find_order(name, evaluator).tolist()
-    return found
+    order: list[int] = find_order(name, evaluator).tolist()
+    return order
 
 
-def balance_of(plan: JobPlan, job: Job, most: Amounts, out: Path) -> Balance:
+def make_balance(plan: JobPlan, job: Job, most: Amounts, out: Path) -> Balance:
     """Return the rules by which a loader makes the plan's microbatches.
 
     `out`: the file that they will be in, whose costs an ordering reads.

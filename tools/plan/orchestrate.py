@@ -10,7 +10,7 @@ from rich.table import Table
 from ...sched.planners.orchestration.baselines import MEGATRON_STAGES, baselines
 from ...sched.planners.orchestration.models import make_modules, read_modules
 from ...sched.planners.orchestration.simulated import MEAN, RankedLayout, plan_layouts, rerank
-from ...sched.planners.orchestration.units import Module, OrchestrationProblem, Unit
+from ...sched.planners.orchestration.units import Module, OrchestrationProblem
 from ...sched.shapes import Device
 from ..console.reporting import live_progress, make_table
 from ..inputs.files import parse_text
@@ -42,21 +42,24 @@ def plan_orchestration(question: PlanQuestion) -> PlanAnswer:
             link_mb_per_s=speed,
         )  # fmt: skip
         try:
-            best, *others = plan_layouts(job, KEEP, work)
+            best, *next_best = plan_layouts(job, KEEP, work)
             break
         except ValueError:  # nothing fits, or nothing fits with everything recomputed either
             if modules is ways[-1]:
                 raise
     milliseconds = 1000 * (time.perf_counter() - start)
     published = MEGATRON_STAGES.get(question.model or "")
-    usual = {name: rerank(job, [one], work)[0] for name, one in baselines(job, published).items()}
-    found = _described(job, best, device)
+    layouts = baselines(job, published)
+    usual = {name: rerank(job, [layout], work)[0] for name, layout in layouts.items()}
+    answer = _describe_layout(job, best, device)
     report = {
-        **{key: found[key] for key in ("units", "gpus", "seconds_per_iteration", "mfu")},
+        **{key: answer[key] for key in ("units", "gpus", "seconds_per_iteration", "mfu")},
         "recompute": modules is not ways[0],
         "milliseconds": round(milliseconds, 3),
-        "candidates": [found, *(_described(job, one, device) for one in others)],
-        "baselines": {name: _beside(job, one, best, device) for name, one in usual.items()},
+        "candidates": [answer, *(_describe_layout(job, layout, device) for layout in next_best)],
+        "baselines": {
+            name: _compare_layout(job, layout, best, device) for name, layout in usual.items()
+        },
         "device": device.origin,
     }
     tables = _unit_table(job, report), _candidate_table(job, report), _gain_table(report, published)
@@ -89,42 +92,41 @@ def _modules(
         return ways, {}
     if not (mean := float(drawn.mean())):
         raise ValueError("no sample of --data has any images; leave --data out")
-    shares = [round(MEAN * one / mean) for one in drawn.tolist()]
+    shares = [round(MEAN * work / mean) for work in drawn.tolist()]
     return ways, {module.name: shares for module in ways[0] if module.name != "backbone"}
 
 
-def _unit(unit: Unit) -> dict[str, int]:
-    return {"gpus": unit.gpus, "tp": unit.tp, "dp": unit.dp, "pp": unit.pp}
-
-
-def _described(job: OrchestrationProblem, one: RankedLayout, device: Device) -> Json:
+def _describe_layout(job: OrchestrationProblem, ranked: RankedLayout, device: Device) -> Json:
     names = [module.name for module in job.modules]
     return {
-        "units": dict(zip(names, map(_unit, one.layout.units), strict=True)),
-        "gpus": one.layout.gpus,
-        "seconds_by_formula": one.layout.formula_ns / 1e9,
-        "seconds_per_iteration": one.simulated_ns / 1e9,
-        "mfu": _mfu(job, one, device),
-        "memory_gb": {n: size / 1e9 for n, size in zip(names, one.memory_bytes, strict=True)},
+        "units": {
+            name: {"gpus": unit.gpus, "tp": unit.tp, "dp": unit.dp, "pp": unit.pp}
+            for name, unit in zip(names, ranked.layout.units, strict=True)
+        },
+        "gpus": ranked.layout.gpus,
+        "seconds_by_formula": ranked.layout.formula_ns / 1e9,
+        "seconds_per_iteration": ranked.simulated_ns / 1e9,
+        "mfu": _mfu(job, ranked, device),
+        "memory_gb": {n: size / 1e9 for n, size in zip(names, ranked.memory_bytes, strict=True)},
     }
 
 
-def _beside(
-    job: OrchestrationProblem, one: RankedLayout, best: RankedLayout, device: Device
+def _compare_layout(
+    job: OrchestrationProblem, ranked: RankedLayout, best: RankedLayout, device: Device
 ) -> Json:
     """Return a usual layout, and the best one's gain over it, in time and for each GPU."""
-    gain = one.simulated_ns / best.simulated_ns
-    per_gpu = gain * one.layout.gpus / best.layout.gpus
+    gain = ranked.simulated_ns / best.simulated_ns
+    per_gpu = gain * ranked.layout.gpus / best.layout.gpus
     gains = {"gain": round(gain, 3), "gain_per_gpu": round(per_gpu, 3)}
-    return _described(job, one, device) | gains
+    return _describe_layout(job, ranked, device) | gains
 
 
-def _mfu(job: OrchestrationProblem, one: RankedLayout, device: Device) -> float | None:
+def _mfu(job: OrchestrationProblem, ranked: RankedLayout, device: Device) -> float | None:
     """Return the share of the GPUs' peak that a step uses; None for measured modules."""
     if not all(module.flops for module in job.modules):
         return None
     done = job.batch * sum(module.flops for module in job.modules)
-    return done / (one.simulated_ns / 1e9 * one.layout.gpus * device.flops_per_s)
+    return done / (ranked.simulated_ns / 1e9 * ranked.layout.gpus * device.flops_per_s)
 
 
 def _unit_table(job: OrchestrationProblem, report: Json) -> Table:
@@ -141,10 +143,10 @@ def _candidate_table(job: OrchestrationProblem, report: Json) -> Table:
     names = (module.name for module in job.modules)
     columns = (*names, "GPUs", "formula, s", "simulated, s")
     table = make_table("candidates, GPUs as TP x DP x PP", *columns)
-    for one in report["candidates"]:
-        units = ("{tp}x{dp}x{pp}".format_map(unit) for unit in one["units"].values())
-        times = (one[key] for key in ("seconds_by_formula", "seconds_per_iteration"))
-        table.add_row(*units, str(one["gpus"]), *(f"{seconds:.2f}" for seconds in times))
+    for candidate in report["candidates"]:
+        units = ("{tp}x{dp}x{pp}".format_map(unit) for unit in candidate["units"].values())
+        times = (candidate[key] for key in ("seconds_by_formula", "seconds_per_iteration"))
+        table.add_row(*units, str(candidate["gpus"]), *(f"{seconds:.2f}" for seconds in times))
     return table
 
 

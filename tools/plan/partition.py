@@ -68,10 +68,13 @@ def plan_partition(question: PlanQuestion) -> PlanAnswer:
     if question.measured is None:
         timed = balanced_partition(layers, stages, step, keep=KEEP)[:KEEP]
     else:
-        timed = _measured(question.measured, candidates(layers, stages, keep=KEEP))[:KEEP]
+        timed = _read_timings(question.measured, candidates(layers, stages, keep=KEEP))[:KEEP]
     milliseconds = 1000 * (time.perf_counter() - start)
     best, best_ns = timed[0]
-    rows = {name: _row(chain, one, step) for name, one in {"balanced": best, **usual}.items()}
+    rows = {
+        name: _describe_partition(chain, sizes, step)
+        for name, sizes in {"balanced": best, **usual}.items()
+    }
     report = {
         "layers_per_stage": list(best),
         "seconds_per_step": best_ns / 1e9,
@@ -81,7 +84,7 @@ def plan_partition(question: PlanQuestion) -> PlanAnswer:
             {"layers_per_stage": list(sizes), "seconds": ns / 1e9} for sizes, ns in timed
         ],
         "milliseconds": round(milliseconds, 3),
-        "memory_bytes": _memory(chain, best),
+        "memory_bytes": _rank_memory(chain, best),
         "device": chain.device.origin,
     }
     lines = []
@@ -92,10 +95,10 @@ def plan_partition(question: PlanQuestion) -> PlanAnswer:
     return PlanAnswer(report, _tables(report), lambda: dump_split(make_split(best)), lines)
 
 
-def _memory(chain: Chain, sizes: Sizes) -> list[int]:
+def _rank_memory(chain: Chain, sizes: Sizes) -> list[int]:
     """Return every rank's peak with nothing recomputed."""
     cut = replace(chain.layout, stages=sizes)
-    return [one.total for one in chain_memory(chain.layers, cut)]
+    return [memory.total for memory in chain_memory(chain.layers, cut)]
 
 
 def _framework_split(
@@ -109,28 +112,28 @@ def _framework_split(
     return module_names(decoders, names, encoder=encoder)
 
 
-def _measured(path: Path, wanted: tuple[Sizes, ...]) -> tuple[tuple[Sizes, int], ...]:
+def _read_timings(path: Path, proposed: tuple[Sizes, ...]) -> tuple[tuple[Sizes, int], ...]:
     """Return the measured partitions, the fastest first; raise ValueError for a wrong file."""
-    entries, layers = read_json_file(path, _Measurements), sum(wanted[0])
+    entries, layers = read_json_file(path, _Measurements), sum(proposed[0])
     # Each entry must be a partition of this model into this number of stages.
     for entry in entries:
         sizes = entry.layers_per_stage
-        if sum(sizes) != layers or len(sizes) != len(wanted[0]):
+        if sum(sizes) != layers or len(sizes) != len(proposed[0]):
             raise ValueError(
                 f"{path}: {list(sizes)} does not cut {layers} layers into these stages"
             )
     timed = [(entry.layers_per_stage, round(entry.seconds * 10**9)) for entry in entries]
-    return tuple(sorted(timed, key=lambda one: one[1]))
+    return tuple(sorted(timed, key=lambda timing: timing[1]))
 
 
-def _row(chain: Chain, sizes: Sizes, step: Callable[[Sizes], int]) -> dict[str, Any]:
+def _describe_partition(chain: Chain, sizes: Sizes, step: Callable[[Sizes], int]) -> dict[str, Any]:
     times = [layer.forward_ns for layer in chain.layers]
     return {
         "layers_per_stage": list(sizes),
         "seconds_per_step": step(sizes) / 1e9,
         "variance_ms2": variance(times, sizes) / 1e12,
         "traffic_mib": traffic_bytes(chain.layers, sizes) / 2**20,
-        "memory_gb": max(_memory(chain, sizes)) / 1e9,
+        "memory_gb": max(_rank_memory(chain, sizes)) / 1e9,
     }
 
 
@@ -139,16 +142,12 @@ def _tables(report: dict[str, Any]) -> tuple[Table, Table]:
     methods = make_table("steps simulated, costs modelled", "method", "layers per stage", *figures)
     for name, row in report["methods"].items():
         methods.add_row(
-            name,
-            _words(row["layers_per_stage"]),
-            f"{row['seconds_per_step']:.3f}",
-            f"{row['variance_ms2']:.1f}",
-            f"{row['traffic_mib']:.1f}",
-            f"{row['memory_gb']:.1f}",
-        )
+            name, _words(row["layers_per_stage"]), f"{row['seconds_per_step']:.3f}",
+            f"{row['variance_ms2']:.1f}", f"{row['traffic_mib']:.1f}", f"{row['memory_gb']:.1f}",
+        )  # fmt: skip
     timed = make_table("candidates, the fastest first", "layers per stage", "step, s")
-    for one in report["candidates"]:
-        timed.add_row(_words(one["layers_per_stage"]), f"{one['seconds']:.3f}")
+    for candidate in report["candidates"]:
+        timed.add_row(_words(candidate["layers_per_stage"]), f"{candidate['seconds']:.3f}")
     return methods, timed
 
 

@@ -21,7 +21,7 @@ from ...sched.planners.recompute import (
     plan_recompute,
     savings,
 )
-from ...sched.planners.stage_split import Sizes, balanced_partition, step_timer
+from ...sched.planners.stage_split import balanced_partition, step_timer
 from ...sched.shapes import Recompute, simulate_step
 from ..console.reporting import make_table
 from .chain import Chain, read_chain
@@ -56,35 +56,38 @@ def plan_recomputation(question: PlanQuestion) -> PlanAnswer:
     Memory comes from a model's shapes, or from measurements (recompute.md has the file).
     """
     if question.measured is None:
-        planned = _modelled(read_chain(question, largest=True), question.limit_bytes())
+        planned = _plan_modelled(read_chain(question, largest=True), question.limit_bytes())
     elif question.model or question.parallel or question.data:
         raise ValueError(
             "--measured has stages and memory: leave out --model, --parallel and --data"
         )
     else:
         limit = None if question.memory_gb is None else question.limit_bytes()
-        planned = _measured(question.measured, limit)
+        planned = _plan_measured(question.measured, limit)
     stages, policies, limit_bytes = planned.stages, planned.policies, planned.limit_bytes
     usual = [all_or_nothing(stage, planned.saving, limit_bytes) for stage in stages]
     policy = _policy(planned)
     report = {
         **policy,
         **planned.more,
-        "recomputed_layers": sum(len(one.recompute) for one in policies),
-        "all_or_nothing_layers": sum(len(one.recompute) for one in usual),
+        "recomputed_layers": sum(len(stage_policy.recompute) for stage_policy in policies),
+        "all_or_nothing_layers": sum(len(stage_policy.recompute) for stage_policy in usual),
     }
     return PlanAnswer(report, [_table(planned, usual)], lambda: policy)
 
 
-def _modelled(chain: Chain, limit: int) -> _Planned:
-    layers, device = chain.layers, chain.device
-    cut = replace(chain.layout, stages=chain.layout.stages or _balanced(chain))
+def _plan_modelled(chain: Chain, limit: int) -> _Planned:
+    layers, device, sizes = chain.layers, chain.device, chain.layout.stages
+    if not sizes:
+        step = step_timer(layers, device, chain.layout)
+        sizes = balanced_partition(layers, chain.stages, step)[0][0]
+    cut = replace(chain.layout, stages=sizes)
     stages, saving = modelled_stages(layers, cut)
     policies = exact_policies(layers, cut, plan_recompute(stages, saving, limit))
     usual = [all_or_nothing(stage, saving, limit) for stage in stages]
     layouts: dict[str, Recompute] = {
-        "plan": tuple(one.recompute for one in policies),
-        "all_or_nothing": tuple(one.recompute for one in usual),
+        "plan": tuple(policy.recompute for policy in policies),
+        "all_or_nothing": tuple(policy.recompute for policy in usual),
         "all": "all",
     }
     seconds = {}
@@ -95,26 +98,21 @@ def _modelled(chain: Chain, limit: int) -> _Planned:
     return _Planned(stages, saving, limit, policies, more)
 
 
-def _measured(path: Path, limit: int | None) -> _Planned:
-    given = read_json_file(path, _Measurements)
-    allowed = given.limit_bytes if limit is None else limit
+def _plan_measured(path: Path, limit: int | None) -> _Planned:
+    measurements = read_json_file(path, _Measurements)
+    allowed = measurements.limit_bytes if limit is None else limit
     if allowed is None:
         raise ValueError(f"{path} has no limit_bytes; add it, or give --memory-gb")
-    stages = given.stages
-    for trial in given.trials:
+    stages = measurements.stages
+    for trial in measurements.trials:
         if trial.stage >= len(stages):
             raise ValueError(
                 f"{path}: a trial is of stage {trial.stage}; there are {len(stages)}, from 0"
             )
-    saving = savings(stages, given.trials, given.forward_ns)
-    saved = {kind: one.saved_bytes for kind, one in saving.items()}
+    saving = savings(stages, measurements.trials, measurements.forward_ns)
+    saved = {kind: kind_saving.saved_bytes for kind, kind_saving in saving.items()}
     policies = plan_recompute(stages, saving, allowed)
     return _Planned(stages, saving, allowed, policies, {"saved_bytes": saved})
-
-
-def _balanced(chain: Chain) -> Sizes:
-    step = step_timer(chain.layers, chain.device, chain.layout)
-    return balanced_partition(chain.layers, chain.stages, step)[0][0]
 
 
 def _policy(planned: _Planned) -> Json:

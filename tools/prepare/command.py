@@ -36,8 +36,8 @@ from ..console.reporting import emit, live_progress
 from ..runners import Runner, runner_options
 from .log import PreparationLog, open_log
 from .shards import (
-    Given,
     ShardTask,
+    SourceOptions,
     check_source,
     open_source,
     plan_shards,
@@ -118,7 +118,7 @@ def command(
             report |= _write(source, out, run, progress, options)
             report["out"] = source = str(out)
         if out is None or transform:
-            report |= _keep(source, run, progress, options)
+            report |= _keep_costs(source, run, progress, options)
     report["seconds"] = time.perf_counter() - began
     emit(report, as_json, _table(report))
 
@@ -133,10 +133,10 @@ def _write(
     if isinstance(unwrap_dataset(opened), Mixture):
         raise ValueError(f"{source} is a mixture, which is an order: prepare its sources")
     planning = progress.add_task("plan", total=None, live="")
-    shared = Given(source, options["on_error"] == "skip", options["cache"])
+    shared = SourceOptions(source, options["on_error"] == "skip", options["cache"])
     out = out.absolute()
     with open_log(out) as log:
-        starts = _planned(log, source, opened, options)
+        starts = _plan_starts(log, source, opened, options)
         progress.update(planning, total=1, completed=1)
         ends = [*starts[1:], len(opened)]
         tasks = [
@@ -159,7 +159,7 @@ def _write(
                 ) from None
             raise
         finally:
-            left_out = dict(each for shard in log.finished.values() for each in shard.skipped)
+            left_out = dict(letter for shard in log.finished.values() for letter in shard.skipped)
             letters = [left_out[index] for index in sorted(left_out)]
             _write_letters(options["dead_letter"] or out / LETTERS, letters)
         written = TarDataset(out, cache=options["cache"] or None)
@@ -174,7 +174,7 @@ def _write(
         }
 
 
-def _planned(
+def _plan_starts(
     log: PreparationLog, text: str, source: Source, options: Mapping[str, Any]
 ) -> list[int]:
     """Return the shards' first samples: as the log has them, or planned and written there."""
@@ -197,8 +197,8 @@ def _planned(
         check_source(source)
         starts = plan_shards(source, samples, size)
         log.begin({**about, "source": text, "starts": starts})
-    found: list[int] = log.about["starts"]
-    return found
+    first_samples: list[int] = log.about["starts"]
+    return first_samples
 
 
 def _is_whole(log: PreparationLog, task: ShardTask) -> bool:
@@ -213,18 +213,18 @@ def _write_letters(path: Path, letters: Sequence[SkippedSample]) -> None:
         raise OSError(f"{path} cannot be written; give another file with --dead-letter")
 
 
-def _keep(
+def _keep_costs(
     source: str, run: Runner, progress: Progress, options: Mapping[str, Any]
 ) -> dict[str, Any]:
     """Make index and costs, where they are not kept yet; return the report."""
     scan = ScanOptions(transform_path=options["transform"], cache=options["cache"])
-    found = find_tasks((source,))
-    if is_import_path(source) or any(task.kind == "table" for task in found):
+    source_tasks = find_tasks((source,))
+    if is_import_path(source) or any(task.kind == "table" for task in source_tasks):
         raise ValueError(
             f"{source}: no costs are kept of tables and of data sets in Python; name the files of "
             "samples, prepare --out shards, or let `counterpoise analyze` make a table of costs"
         )
-    tasks = whole_pieces(found, scan)
+    tasks = whole_pieces(source_tasks, scan)
     bar = progress.add_task("costs", total=len(tasks), live="")
     samples, failures = 0, list[Failure]()
     for number, rows in run(measure_task, tasks, scan):
@@ -240,7 +240,10 @@ def _keep(
             f"{first.source}: {first.reason}. The others are kept; --on-error skip is content then"
         )
     if options["dead_letter"] is not None:
-        letters = [SkippedSample(each.key, each.reason, "data", each.source) for each in failures]
+        letters = [
+            SkippedSample(failure.key, failure.reason, "data", failure.source)
+            for failure in failures
+        ]
         _write_letters(options["dead_letter"], letters)
     return {"costs_kept": samples, "without_cost": len(failures)}
 
@@ -257,7 +260,7 @@ def _check_kept(task: ScanTask, options: ScanOptions) -> None:
 
 
 def _check_transform(path: str) -> None:
-    """Raise ValueError for a transform whose costs nobody can keep."""
+    """Raise ValueError for a transform whose costs cannot be kept."""
     transform = make_transform(ScanOptions(transform_path=path))
     missing = [name for name in ("probe", "fingerprint") if not hasattr(transform, name)]
     if missing:

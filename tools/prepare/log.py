@@ -1,8 +1,8 @@
 """The log of a preparation: what is made, and each shard that is finished, a JSON line each.
 
 It lies in the folder of the shards. Only the process that was started writes it, a line once the
-shard is on the disk; so one that was killed goes on where it was. Nobody else may write the folder
-meanwhile: the file is locked as long as it is open.
+shard is on the disk; so one that was killed goes on where it was. No other process may write the
+folder meanwhile: the file is locked as long as it is open.
 """
 
 import fcntl
@@ -32,11 +32,11 @@ class PreparationLog:
         self._handle = handle
         for line in os.pread(handle, os.fstat(handle).st_size, 0).split(b"\n"):
             with suppress(ValueError, RecursionError):  # one that was cut off
-                found = json.loads(line)
+                record = json.loads(line)
                 if not self.about:
-                    self.about = dict(found)
+                    self.about = dict(record)
                 else:
-                    shard = msgspec.convert(found, WrittenShard)
+                    shard = msgspec.convert(record, WrittenShard)
                     self.finished[shard.number] = shard
 
     def begin(self, about: Mapping[str, Any]) -> None:
@@ -75,9 +75,9 @@ def open_log(folder: Path) -> Iterator[PreparationLog]:
     """
     folder.mkdir(parents=True, exist_ok=True)
     path = folder / NAME
-    if not path.exists() and (others := sorted(each.name for each in folder.iterdir())):
+    if not path.exists() and (names := sorted(path.name for path in folder.iterdir())):
         raise ValueError(
-            f"{folder} has other files ({others[0]}{', ...' if others[1:] else ''}); prepare "
+            f"{folder} has other files ({names[0]}{', ...' if names[1:] else ''}); prepare "
             "writes to an empty folder, or goes on in its own: give another one with --out"
         )
     handle = os.open(path, os.O_RDWR | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o644)

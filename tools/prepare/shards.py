@@ -45,7 +45,7 @@ class ShardTask:
 
 
 @dataclass(frozen=True, slots=True)
-class Given:
+class SourceOptions:
     """What all tasks share; values only, since it travels: SOURCE, the error policy, --cache."""
 
     source: str
@@ -106,7 +106,7 @@ def plan_shards(source: Source, samples: int | None, size: int) -> list[int]:
     if samples is not None:
         return list(range(0, count, samples))
     known = {index: _size(source, index) for index in spread(count, LOOKED_AT)}
-    places = [index for index, found in known.items() if found]
+    places = [index for index, size in known.items() if size]
     sizes = [known[index] for index in places] or [0]
     ends = np.cumsum(np.interp(np.arange(count), places or [0], sizes))
     shards = ends // size
@@ -124,19 +124,19 @@ def _size(source: Source, index: int) -> int:
     return sum(BLOCK + -(-len(data) // BLOCK) * BLOCK for data in members.values())
 
 
-def write_shard(task: ShardTask, given: Given) -> WrittenShard:
+def write_shard(task: ShardTask, settings: SourceOptions) -> WrittenShard:
     """Write a shard and its index; the file has its name once it is whole, and on the disk."""
-    source, path = open_source(given.source, given.cache), Path(task.path)
+    source, path = open_source(settings.source, settings.cache), Path(task.path)
     try:
         with written_file(path) as file:
-            found = _write_samples(ShardWriter(file), source, task, given.skips)
+            shard = _write_samples(ShardWriter(file), source, task, settings.skips)
             file.flush()
             os.fsync(file.fileno())
     except OSError as error:
         error.filename = error.filename or task.path
         raise
-    open_index(path, Path(given.cache) if given.cache else None)
-    return found
+    open_index(path, Path(settings.cache) if settings.cache else None)
+    return shard
 
 
 def _write_samples(
@@ -162,24 +162,21 @@ def _write_samples(
 
 
 def verify_shards(
-    written: TarDataset,
-    source: Source,
-    tasks: Sequence[ShardTask],
-    left_out: Collection[int],
+    written: TarDataset, source: Source, tasks: Sequence[ShardTask], left_out: Collection[int],
     count: int,
-) -> int:
+) -> int:  # fmt: skip
     """Compare `count` samples, drawn at random, with the source; return how many were compared.
 
     ValueError for one that differs.
     """
-    kept = [n for task in tasks for n in range(task.start, task.stop) if n not in left_out]
-    if len(kept) != len(written):
-        raise ValueError(f"{len(written)} samples were written, and not {len(kept)}")
-    for row in np.random.default_rng(0).permutation(len(kept))[:count].tolist():
-        if _encoded(written, row) != _encoded(source, kept[row]):
+    indexes = [n for task in tasks for n in range(task.start, task.stop) if n not in left_out]
+    if len(indexes) != len(written):
+        raise ValueError(f"{len(written)} samples were written, and not {len(indexes)}")
+    for row in np.random.default_rng(0).permutation(len(indexes))[:count].tolist():
+        if _encoded(written, row) != _encoded(source, indexes[row]):
             raise ValueError(
                 f"sample {written.key(row)!r} of {written.locate_file(row)} is not what the source "
-                f"has as number {kept[row]}: it gives others each time, or has changed; remove "
+                f"has as number {indexes[row]}: it gives others each time, or has changed; remove "
                 "this shard and run prepare again"
             )
-    return min(count, len(kept))
+    return min(count, len(indexes))

@@ -46,11 +46,12 @@ def list_(as_json: bool) -> None:
 
     Example: counterpoise schedule list
     """
-    found = schedules()
+    registered = schedules()
     report = {
-        one.name: {"description": one.description, "options": list(one.options)} for one in found
+        schedule.name: {"description": schedule.description, "options": list(schedule.options)}
+        for schedule in registered
     }
-    emit({"schedules": report}, as_json, list_table(found))
+    emit({"schedules": report}, as_json, list_table(registered))
 
 
 @command.command(usual=USUAL)
@@ -83,22 +84,22 @@ def check(target: str, limit: int | None, size: Size, as_json: bool) -> int:
     Example: counterpoise schedule check program.csv --limit 8
     """
     program = read_program(target, size)
-    found = problems(program, limit=limit)
+    faults = problems(program, limit=limit)
     report = {
         "name": program.name,
-        "sound": not found,
+        "sound": not faults,
         "passes": program.passes,
-        "problems": [one.message for one in found],
+        "problems": [fault.message for fault in faults],
     }
     if as_json:
         emit(report, as_json)
-    elif found:
-        for one in found:
-            click.echo(f"{program.name}: {one.message}")
-        click.echo(marked_grid(program, found[0].culprits))
+    elif faults:
+        for fault in faults:
+            click.echo(f"{program.name}: {fault.message}")
+        click.echo(marked_grid(program, faults[0].culprits))
     else:
         click.echo(f"{program.name}: sound; {program.passes} passes on {len(program.ranks)} ranks")
-    return 1 if found else 0
+    return 1 if faults else 0
 
 
 @command.command("simulate", usual=(*USUAL, "--json"))
@@ -112,7 +113,7 @@ def simulate_(target: str, size: Size, costs: CostSource, as_json: bool) -> None
     Example: counterpoise schedule simulate 1f1b --ranks 8 --microbatches 64 --costs p2p=0.1
     """
     program = read_costed(target, size, costs)
-    timeline = simulate(program, costs.of(program))
+    timeline = simulate(program, costs.price(program))
     emit(timeline_report(timeline, costs.unit), as_json, rank_table(timeline, costs.unit))
 
 
@@ -138,7 +139,7 @@ def export(target: str, form: str | None, out: Path | None, size: Size, costs: C
     if chosen == "csv":
         text = write_csv(read_program(target, size))
     else:
-        text = _exported(read_costed(target, size, costs), chosen, costs)
+        text = _render_export(read_costed(target, size, costs), chosen, costs)
     if out is None:
         sys.stdout.write(text)
     else:
@@ -146,10 +147,10 @@ def export(target: str, form: str | None, out: Path | None, size: Size, costs: C
         click.echo(f"wrote {out}", err=True)
 
 
-def _exported(program: Program, form: str, costs: CostSource) -> str:
+def _render_export(program: Program, form: str, costs: CostSource) -> str:
     if form == "text":
         return format_program(program) + "\n"
-    timeline, unit = simulate(program, costs.of(program)), costs.unit
+    timeline, unit = simulate(program, costs.price(program)), costs.unit
     if form == "times":
         return dump_step(MeasuredStep(timeline)) + "\n"
     suffix = {"svg": ".svg", "trace": ".json"}.get(form, "")

@@ -45,11 +45,11 @@ def timeline_report(timeline: Timeline, unit: MemoryUnit) -> dict[str, object]:
     }
 
 
-def list_table(found: Sequence[Schedule]) -> Table:
+def list_table(registered: Sequence[Schedule]) -> Table:
     """Return the registered schedules as a table."""
     table = Table("schedule", "description", "options", box=None, pad_edge=False)
-    for one in found:
-        table.add_row(one.name, one.description, ", ".join(one.options))
+    for schedule in registered:
+        table.add_row(schedule.name, schedule.description, ", ".join(schedule.options))
     return table
 
 
@@ -59,12 +59,9 @@ def rank_table(timeline: Timeline, unit: MemoryUnit) -> Table:
     title += f"{100 * timeline.bubble_ratio:.1f} % bubble; peak in {unit.word}"
     table = make_table(title, "rank", *CAUSES[:-1], "transfer", "bubble", "peak", **PLAIN)
     rows = zip(
-        timeline.work_ns,
-        timeline.bubbles,
-        timeline.bubble_ratios,
-        timeline.peak_bytes,
+        timeline.work_ns, timeline.bubbles, timeline.bubble_ratios, timeline.peak_bytes,
         strict=True,
-    )
+    )  # fmt: skip
     for rank, (work, idle, ratio, most) in enumerate(rows):
         times = (format_time(ns) if ns else "-" for ns in (work, *bubble_words(idle).values()))
         held = format_memory(most, unit)
@@ -76,13 +73,13 @@ def rank_table(timeline: Timeline, unit: MemoryUnit) -> Table:
 def compare_table(timelines: Sequence[Timeline], unit: MemoryUnit) -> Table:
     """Return a table of key figures, a line for each timeline."""
     table = make_table(None, "schedule", "makespan", "against first", "bubble", "peak", **PLAIN)
-    for one in timelines:
-        most = max(one.peak_bytes, default=0)
+    for timeline in timelines:
+        most = max(timeline.peak_bytes, default=0)
         table.add_row(
-            one.name,
-            format_time(one.makespan_ns),
-            f"{timelines[0].makespan_ns / max(1, one.makespan_ns):.2f}x",
-            f"{100 * one.bubble_ratio:.1f} %",
+            timeline.name,
+            format_time(timeline.makespan_ns),
+            f"{timelines[0].makespan_ns / max(1, timeline.makespan_ns):.2f}x",
+            f"{100 * timeline.bubble_ratio:.1f} %",
             # A measured step may say nothing of memory.
             format_memory(most, unit) if most else "-",
         )
@@ -125,18 +122,18 @@ def compare_command(
     """
     timelines = read_timelines(targets, size, costs)
     if out is not None:
-        out.write_text(_drawn(out, timelines, costs.unit), "utf-8")
+        out.write_text(_render_picture(out, timelines, costs.unit), "utf-8")
         click.echo(f"wrote {out}", err=True)
-    found = _agreements(targets, timelines)
+    agreements = _find_agreements(targets, timelines)
     report: dict[str, object] = {
-        "schedules": [timeline_report(one, costs.unit) for one in timelines],
-        "agreement": [_agreement_report(*pair) for pair in found],
+        "schedules": [timeline_report(timeline, costs.unit) for timeline in timelines],
+        "agreement": [_agreement_report(*pair) for pair in agreements],
     }
-    tables = (_agreement_table(*pair) for pair in found)
+    tables = (_agreement_table(*pair) for pair in agreements)
     emit(report, as_json, compare_table(timelines, costs.unit), *tables)
 
 
-def _agreements(
+def _find_agreements(
     targets: Sequence[str], timelines: Sequence[Timeline]
 ) -> list[tuple[Timeline, Timeline, tuple[KindAgreement, ...]]]:
     """Return (simulated, measured, agreement) of every step and the programs of the same passes."""
@@ -144,9 +141,9 @@ def _agreements(
     simulated = [timeline for target, timeline in named if not is_step(target)]
     measured = [timeline for target, timeline in named if is_step(target)]
     return [
-        (one, two, agreement(one, two))
-        for two, one in product(measured, simulated)
-        if not differing_passes(one, two)
+        (program, step, agreement(program, step))
+        for step, program in product(measured, simulated)
+        if not differing_passes(program, step)
     ]
 
 
@@ -157,37 +154,38 @@ def draw(suffix: str, timelines: list[Timeline], title: str, unit: MemoryUnit = 
     return render_trace(timelines) + "\n" if suffix == ".json" else ""
 
 
-def _drawn(out: Path, timelines: list[Timeline], unit: MemoryUnit) -> str:
+def _render_picture(out: Path, timelines: list[Timeline], unit: MemoryUnit) -> str:
     if text := draw(out.suffix, timelines, "Pipeline schedules compared", unit):
         return text
     if out.suffix == ".txt":
         # On one time axis: what is longer is wider.
-        span = max(one.makespan_ns for one in timelines)
-        drawn = (render_text(one, unit=unit, span_ns=span) for one in timelines)
+        span = max(timeline.makespan_ns for timeline in timelines)
+        drawn = (render_text(timeline, unit=unit, span_ns=span) for timeline in timelines)
         return "\n\n".join(drawn) + "\n"
     raise ValueError(f"--out got {out}; end it in .svg, .txt or .json (a trace)")
 
 
 def _agreement_report(
-    simulated: Timeline, measured: Timeline, found: Sequence[KindAgreement]
+    simulated: Timeline, measured: Timeline, by_kind: Sequence[KindAgreement]
 ) -> dict[str, object]:
     return {
         "simulated": simulated.name,
         "measured": measured.name,
         "makespan_ratio": measured.makespan_ns / max(1, simulated.makespan_ns),
-        "kinds": {one.kind: one.ratio for one in found},
+        "kinds": {times.kind: times.ratio for times in by_kind},
     }
 
 
 def _agreement_table(
-    simulated: Timeline, measured: Timeline, found: Sequence[KindAgreement]
+    simulated: Timeline, measured: Timeline, by_kind: Sequence[KindAgreement]
 ) -> Table:
     title = f"{measured.name}: measured by simulated time ({simulated.name})"
     table = make_table(title, "pass", "passes", "simulated", "measured", "ratio", **PLAIN)
-    for one in found:
-        means = (ns // one.passes for ns in (one.simulated_ns, one.measured_ns))
-        table.add_row(one.kind, str(one.passes), *map(format_time, means), f"{one.ratio:.2f}")
+    for kind_times in by_kind:
+        total_ns = (kind_times.simulated_ns, kind_times.measured_ns)
+        means = (format_time(ns // kind_times.passes) for ns in total_ns)
+        table.add_row(kind_times.kind, str(kind_times.passes), *means, f"{kind_times.ratio:.2f}")
     whole = measured.makespan_ns / max(1, simulated.makespan_ns)
-    times = (format_time(one.makespan_ns) for one in (simulated, measured))
+    times = (format_time(timeline.makespan_ns) for timeline in (simulated, measured))
     table.add_row("step", "1", *times, f"{whole:.2f}", style="bold")
     return table

@@ -115,25 +115,26 @@ def command(
     if dump_profile:
         click.echo(dump_setup(setup))
         return
-    wanted, how = _wanted(setup, pp_enc, tp_enc), (None,) if whole else (None, *fitting(setup))
+    candidates = _candidates(setup, pp_enc, tp_enc)
+    splittings = (None,) if whole else (None, *fitting(setup))
     most = math.inf if pp_enc and tp_enc else MOST_COPIES
-    found = _scan(setup, wanted, how, most, executable)
-    best = found.best
+    plans_tried = _scan(setup, candidates, splittings, most, executable)
+    best = plans_tried.best
     if out is not None:
         out.write_text(_picture(best, out), "utf-8")
         progress_console.print(f"wrote {out}")
-    report = {**scan_report(found), "contention": asdict(setup.contention)}
+    report = {**scan_report(plans_tried), "contention": asdict(setup.contention)}
     lines = [*summary(best), best.filled.note]
     lines.append(f"Contention of encoders' kernels: {setup.contention}.")
     if executable:
         # Filling kernels inside passes too hides more.
-        finer = _scan(setup, wanted, how, most, False).best
+        finer = _scan(setup, candidates, splittings, most, False).best
         report["kernel_level"] = chosen_report(finer)
         lines.append(
             f"Kernels inside passes, for which a model's modules offer points, would hide "
             f"{finer.filled.efficiency:.1%} instead of {best.filled.efficiency:.1%} (simulated)."
         )
-    emit(report, as_json, bubble_table(best), plan_table(found))
+    emit(report, as_json, bubble_table(best), plan_table(plans_tried))
     for line in filter(None, () if as_json else lines):
         click.echo(line)
 
@@ -152,21 +153,17 @@ def _microbatch(model: Model, holds: str) -> Amounts:
 
 
 def _scan(
-    setup: FillSetup, wanted: Sequence[EncoderPlan], splittings: Sequence[Splitting | None],
+    setup: FillSetup, candidates: Sequence[EncoderPlan], splittings: Sequence[Splitting | None],
     most_copies: float, executable: bool,
 ) -> PlanScan:  # fmt: skip
     """Fill the plans asked for; whole layers are not split."""
     return scan(
-        setup,
-        candidates=wanted,
-        splittings=(None,) if executable else splittings,
-        prune=not executable,
-        most_copies=most_copies,
-        executable=executable,
-    )
+        setup, candidates=candidates, splittings=(None,) if executable else splittings,
+        prune=not executable, most_copies=most_copies, executable=executable,
+    )  # fmt: skip
 
 
-def _wanted(setup: FillSetup, stages: int | None, tensor: int | None) -> Sequence[EncoderPlan]:
+def _candidates(setup: FillSetup, stages: int | None, tensor: int | None) -> Sequence[EncoderPlan]:
     """Return the plans asked for; one that does not divide is kept, to be rejected later."""
     # A plan that was named in full is tried, even if `plans` would not propose it.
     if stages is not None and tensor is not None:
@@ -174,9 +171,9 @@ def _wanted(setup: FillSetup, stages: int | None, tensor: int | None) -> Sequenc
         return [EncoderPlan(stages, tensor, again, way) for way in WARMUPS for again in both]
     if stages is not None and setup.stages % stages:
         return [EncoderPlan(stages, setup.tensor)]
-    every = plans(setup)
+    proposed = plans(setup)
     return [
-        plan for plan in every if stages in (None, plan.stages) and tensor in (None, plan.tensor)
+        plan for plan in proposed if stages in (None, plan.stages) and tensor in (None, plan.tensor)
     ]
 
 
@@ -212,17 +209,17 @@ def encoder_bytes(chosen: Chosen) -> int:
     return chosen.memory.states + held * chosen.memory.per_microbatch
 
 
-def scan_report(found: PlanScan) -> dict[str, object]:
+def scan_report(tried: PlanScan) -> dict[str, object]:
     """Return the plans and the language model's step, as JSON."""
-    best = found.best
+    best = tried.best
     return {
         "best": chosen_report(best),
         "llm_only_seconds": _alone_ns(best) / 1e9,
         "encoder_collective_seconds": (best.host.gaps.step_ns - _alone_ns(best)) / 1e9,
         "note": best.filled.note,
-        "plans": [chosen_report(one) for one in found.chosen],
-        "refused": {str(plan): why for plan, why in found.refused},
-        "skipped": found.skipped,
+        "plans": [chosen_report(chosen) for chosen in tried.chosen],
+        "refused": {str(plan): why for plan, why in tried.refused},
+        "skipped": tried.skipped,
     }
 
 
@@ -242,12 +239,12 @@ def summary(best: Chosen) -> list[str]:
     }
     parts = ", ".join(f"{share:.1%} {words}" for words, share in kinds.items())
     beside = best.host.encoder_ns
-    own = f", of which the encoders' collectives are {beside / 1e9:.3f} s" if beside else ""
+    encoders = f", of which the encoders' collectives are {beside / 1e9:.3f} s" if beside else ""
     timeline = best.host.timeline
     need = best.memory
     return [
         f"The language model's GPUs do not compute for {sum(kinds.values()):.1%} of its step of "
-        f"{step / 1e9:.3f} s{own}: {parts} "
+        f"{step / 1e9:.3f} s{encoders}: {parts} "
         f"(what pictures call bubble is {timeline.bubble_ratio:.1%}, "
         "the part between passes).",
         f"Memory: {format_memory(need.model)} without encoders, "
@@ -268,31 +265,27 @@ def bubble_table(best: Chosen) -> Table:
     title = f"Bubbles of the language model's step, {best.host.gaps.step_ns / 1e9:.3f} s (ms)"
     causes = ("all-gather", "warm-up", "steady", "tensor", "cool-down", "reduce-scatter")
     table = make_table(title, "rank", *causes)
-    for rank, one in enumerate(bubble_causes(best.host.gaps, best.host.timeline)):
-        table.add_row(str(rank), *(f"{ns / 1e6:.0f}" for ns in one.values()))
+    for rank, causes_ns in enumerate(bubble_causes(best.host.gaps, best.host.timeline)):
+        table.add_row(str(rank), *(f"{ns / 1e6:.0f}" for ns in causes_ns.values()))
     shares = _mean_shares(best).values()
     table.add_row("mean", *(f"{share:.1%}" for share in shares), style="bold")
     return table
 
 
-def plan_table(found: PlanScan) -> Table:
+def plan_table(tried: PlanScan) -> Table:
     """Return the best plans, a line each."""
     columns = ("again", "warm-up", "pieces", "hidden", "step", "memory", "copies")
     table = make_table("Encoder plans, shortest step first", "PP, TP", *columns)
-    for one in found.chosen[:SHOWN]:
-        plan = one.plan
-        cut = f"{one.splitting.longest_ns / 1e3:.0f} us" if one.splitting else "whole"
+    for chosen in tried.chosen[:SHOWN]:
+        plan = chosen.plan
+        cut = f"{chosen.splitting.longest_ns / 1e3:.0f} us" if chosen.splitting else "whole"
         table.add_row(
-            f"{plan.stages}, {plan.tensor}",
-            "yes" if plan.recompute else "no",
-            plan.warmup,
-            cut,
-            f"{one.filled.efficiency:.1%}",
-            f"{one.filled.step_ns / 1e9:.3f} s",
-            format_memory(one.memory.model + encoder_bytes(one)),
-            f"{one.memory.copies:.0%}",
-        )
-    notes = [f"{found.skipped} more plans could not be better"] if found.skipped else []
-    notes += [f"{len(found.refused)} do not fit, or copy too much"] if found.refused else []
+            f"{plan.stages}, {plan.tensor}", "yes" if plan.recompute else "no", plan.warmup, cut,
+            f"{chosen.filled.efficiency:.1%}", f"{chosen.filled.step_ns / 1e9:.3f} s",
+            format_memory(chosen.memory.model + encoder_bytes(chosen)),
+            f"{chosen.memory.copies:.0%}",
+        )  # fmt: skip
+    notes = [f"{tried.skipped} more plans could not be better"] if tried.skipped else []
+    notes += [f"{len(tried.refused)} do not fit, or copy too much"] if tried.refused else []
     table.caption = "; ".join(notes)
     return table

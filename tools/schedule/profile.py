@@ -48,21 +48,21 @@ def command(
 
 def _read(places: Sequence[str], skip: int) -> list[MeasuredStep]:
     """Return the steps of files and folders, of a folder without the first."""
-    found: list[Path] = []
+    paths: list[Path] = []
     for place in map(Path, places):
         steps = (path for path in place.glob("step-*.json") if path.stem[5:].isdecimal())
         in_order = sorted(steps, key=lambda path: int(path.stem[5:]))
-        found += in_order[skip:] if place.is_dir() else [place]
-    if not found:
+        paths += in_order[skip:] if place.is_dir() else [place]
+    if not paths:
         raise ValueError(f"{', '.join(places)} has no more steps than --skip {skip} leaves out")
-    return [read_step(path) for path in found]
+    return [read_step(path) for path in paths]
 
 
 def _report(fitted: FittedProfile) -> dict[str, object]:
     return {
         "placement": list(fitted.profile.placement),
         "residuals": {
-            name: [asdict(one) for one in rows] for name, rows in fitted.residuals.items()
+            name: [asdict(residual) for residual in rows] for name, rows in fitted.residuals.items()
         },
     }
 
@@ -76,13 +76,8 @@ def _table(fitted: FittedProfile) -> Table:
         for row, (cost, residual) in enumerate(entries):
             slopes = ", ".join(f"{r} {format_time(ns)}" for r, ns in cost.per_thousand.items())
             table.add_row(
-                name,
-                f"{where}{row}",
-                str(residual.samples),
-                format_time(round(residual.mean)),
-                format_time(cost.fixed),
-                slopes or "-",
-                f"{100 * residual.rms:.1f} %",
+                name, f"{where}{row}", str(residual.samples), format_time(round(residual.mean)),
+                format_time(cost.fixed), slopes or "-", f"{100 * residual.rms:.1f} %",
                 f"{100 * residual.worst:.1f} %",
-            )
+            )  # fmt: skip
     return table

@@ -64,14 +64,14 @@ def supervise(command: Sequence[str]) -> int:
     child: subprocess.Popen[bytes] | None = None
     was_stopped, quick = False, 0
 
-    def pass_on(number: int, _: object) -> None:
+    def forward_signal(number: int, _: object) -> None:
         nonlocal was_stopped
         was_stopped = True
         if child is not None:
             child.send_signal(number)
 
     for number in (signal.SIGINT, signal.SIGTERM):
-        signal.signal(number, pass_on)
+        signal.signal(number, forward_signal)
     while True:
         started = time.monotonic()
         child = subprocess.Popen(command, start_new_session=True)  # Ctrl-C comes once, from here
@@ -134,7 +134,7 @@ def command(
     """  # noqa: D301
     set_up_logs(log_level, log_format)
     check_open_address(listen, insecure or keys is not None)
-    own = server_keys(keys) if keys is not None else None
+    balancer_keys = server_keys(keys) if keys is not None else None
     if is_supervised and listen.endswith((":0", ":*")) and address_file is None:
         raise ValueError(
             f"--supervise needs an address that stays, or --address-file: {listen} has no port"
@@ -161,7 +161,7 @@ def command(
             logger.info("%s says %s", address_file, written)
 
     rejected = RejectedPeers(functools.partial(logger.warning, extra={"event": "refuse"}))
-    credentials = functools.partial(new_credentials, has_keys=own is not None)
+    credentials = functools.partial(new_credentials, has_keys=balancer_keys is not None)
     served = PlayedJobs(int(time.time()), credentials, only, heartbeat_timeout)
     with stop_on_signal() as stop:
         if metrics is not None:
@@ -170,7 +170,7 @@ def command(
             reports = ReportOnRequest(served.reports)
             serve_metrics(metrics, reports)
             stop = reports.watch(stop)
-        serve(served, listen, ready, stop, refused=rejected, keys=own)
+        serve(served, listen, ready, stop, refused=rejected, keys=balancer_keys)
     if address_file is not None and written == find_address(address_file.absolute().as_uri()):
         address_file.unlink()
     if served.refused:

@@ -25,8 +25,8 @@ class Pair(click.ParamType):  # type: ignore[type-arg]
 
     def convert(self, value: Any, param: Any, ctx: Any) -> tuple[str, str]:  # noqa: ARG002
         """Return name and value."""
-        name, found, what = str(value).partition("=")
-        return (name, what) if name and found else self.fail(f"{value!r} is not NAME=VALUE")
+        name, equals, text = str(value).partition("=")
+        return (name, text) if name and equals else self.fail(f"{value!r} is not NAME=VALUE")
 
 
 class Bounds(click.ParamType):  # type: ignore[type-arg]
@@ -57,7 +57,7 @@ class Bounds(click.ParamType):  # type: ignore[type-arg]
     "--keys", type=EXISTING_FOLDER, metavar="FOLDER",
     help="Keys made by counterpoise keygen: the folder with balancer/, worker/, trainer/.",
 )  # fmt: skip
-@click.option("--insecure", is_flag=True, help="Without keys, let anybody in who can reach it.")
+@click.option("--insecure", is_flag=True, help="Without keys, accept all peers that can reach it.")
 @click.option("--label", type=Pair(), multiple=True, help="Ray: a label that nodes must have.")
 @click.option("--resource", type=Pair(), multiple=True, help="Ray: what else a worker takes.")
 def command(
@@ -79,8 +79,8 @@ def command(
         import_ray().init(address="auto")
     host = host or (import_ray().util.get_node_ip_address() if engine == "ray" else "127.0.0.1")
     served = _balancer(balancer, str(host), keys, insecure)
-    own = keys / "worker" if keys is not None else None
-    given = [*words, "--insecure"] if insecure else [*words]
+    worker_keys = keys / "worker" if keys is not None else None
+    worker_words = [*words, "--insecure"] if insecure else [*words]
     address = served if isinstance(served, str) else served.address
     trainer = peer_keys(keys / "trainer", "trainer") if keys else None
     if engine == "ray":
@@ -88,11 +88,11 @@ def command(
         options["resources"] = {name: float(amount) for name, amount in resource}
         if label:
             options["label_selector"] = dict(label)
-        launch = ray_launcher(address, given, options, own)
+        launch = ray_launcher(address, worker_words, options, worker_keys)
         fleet = FleetControl(launch, served, workers, trainer, HINT)
     else:
-        given += ["--keys", str(own)] if own else []
-        fleet = FleetControl(local_launcher(address, given), served, workers, trainer)
+        worker_words += ["--keys", str(worker_keys)] if worker_keys else []
+        fleet = FleetControl(local_launcher(address, worker_words), served, workers, trainer)
     with stop_on_signal() as stop:
         logger.info("workers are for %s", address)
         fleet.run(stop)
@@ -105,5 +105,5 @@ def _balancer(
     if balancer is not None:
         return balancer
     check_open_address(f"tcp://{host}:0", insecure or keys is not None)
-    own = [] if keys is None else ["--keys", str(keys / "balancer")]
-    return BalancerProcess(host, [*own, "--insecure"] if insecure else own)
+    key_words = [] if keys is None else ["--keys", str(keys / "balancer")]
+    return BalancerProcess(host, [*key_words, "--insecure"] if insecure else key_words)

@@ -33,11 +33,11 @@ def command(folder: Path, workers: tuple[str, ...], trainers: tuple[str, ...], j
       counterpoise worker tcp://10.0.0.1:5555 --root /data --keys keys/worker
       python train.py        # DataLoader(..., balancer=Balancer(keys="keys/trainer"))
     """  # noqa: D301
-    for name, about in _made(folder, workers, trainers, checked_job(job) if job else ""):
+    for name, about in _make_keys(folder, workers, trainers, checked_job(job) if job else ""):
         click.echo(f"{folder / name}  {about}")
 
 
-def _made(
+def _make_keys(
     folder: Path, workers: tuple[str, ...], trainers: tuple[str, ...], job: str
 ) -> list[tuple[str, str]]:
     """Write the key files; return (folder, its purpose). Raises ValueError if a name is taken."""
@@ -47,11 +47,11 @@ def _made(
     named = [(name, "worker") for name in workers] + [(name, "trainer") for name in trainers]
     _check_names(folder, [name for name, _ in named])
     uses = {"worker": "counterpoise worker --keys", "trainer": "Balancer(keys=...)"}
-    made = [(name, f"for {uses[role]}") for name, role in named]
+    folders = [(name, f"for {uses[role]}") for name, role in named]
     if not (folder / "balancer" / SECRET).exists():
-        made.insert(0, ("balancer", "for counterpoise balancer --keys"))
+        folders.insert(0, ("balancer", "for counterpoise balancer --keys"))
     write_keys(folder, dict(named), job)
-    return made
+    return folders
 
 
 _MARKS = str.maketrans("", "", "-_.")

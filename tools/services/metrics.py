@@ -77,16 +77,16 @@ BALANCER_FAMILIES: tuple[Family, ...] = (*_OF_JOB, *_OF_WORKER, *_OF_RANKS)
 
 def balancer_points(reports: Mapping[str, StatusReport]) -> dict[str, list[Point]]:
     """Return the values of status reports, by job, by the names of their metrics."""
-    found: dict[str, list[Point]] = {each.name: [] for each in BALANCER_FAMILIES}
+    points: dict[str, list[Point]] = {family.name: [] for family in BALANCER_FAMILIES}
     for job, report in reports.items():
         peers: list[tuple[tuple[str, ...], Any, Any]] = [((job,), _OF_JOB, report)]
-        peers += [((job, each.name), _OF_WORKER, each) for each in report.worker_statuses]
-        peers += [((job, each.ranks), _OF_RANKS, each) for each in report.trainer_statuses]
-        for labels, families, told in peers:
+        peers += [((job, worker.name), _OF_WORKER, worker) for worker in report.worker_statuses]
+        peers += [((job, trainer.ranks), _OF_RANKS, trainer) for trainer in report.trainer_statuses]
+        for labels, families, status in peers:
             for family, value_of in families.items():
-                if (value := value_of(told)) is not None:
-                    found[family.name].append((labels, float(value)))
-    return found
+                if (value := value_of(status)) is not None:
+                    points[family.name].append((labels, float(value)))
+    return points
 
 
 class ReportOnRequest(Collector):
@@ -155,7 +155,7 @@ class WorkCounts(Collector):
 
     def collect(self) -> Iterator[Any]:
         """Yield prometheus_client's families."""
-        points: dict[str, list[Point]] = {each.name: [] for each in WORKER_FAMILIES}
+        points: dict[str, list[Point]] = {family.name: [] for family in WORKER_FAMILIES}
         for (name, labels), count in list(self.counts.items()):
             points[name].append((labels, count))
         return prometheus_families(WORKER_FAMILIES, points, {})
@@ -176,7 +176,7 @@ class _Scrapes(TCPServer):
         super().__init__((str(where[0]), port), answer)
 
     def handle_error(self, _request: Any, client_address: Any) -> None:
-        """Leave one line of what went wrong: whoever can reach the port can have it written."""
+        """Log one line of what went wrong: strangers who reach the port can cause it."""
         logger.debug("a scrape of %s failed: %s", client_address, sys.exc_info()[1])
 
 
@@ -208,5 +208,5 @@ def serve_metrics(where: str, collector: Any) -> None:
             "another port"
         ) from error
     threading.Thread(target=server.serve_forever, daemon=True, name="metrics").start()
-    found = server.server_address[1]
-    logger.info("metrics at http://%s:%d/metrics", host or "0.0.0.0", found)
+    bound_port = server.server_address[1]
+    logger.info("metrics at http://%s:%d/metrics", host or "0.0.0.0", bound_port)

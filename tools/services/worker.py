@@ -147,7 +147,7 @@ def command(
     _, most_files = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (most_files, most_files))  # each job has some 40
     with own_generators(), stop_on_signal() as stop:
-        shown = ", ".join(each.address for each in balancers)
+        shown = ", ".join(served.address for served in balancers)
         logger.info("working for %s, reading below %s", shown, root, extra={"worker": name})
         worker = JobsWorker(balancers, open_job, _memory_bytes())
         if reason := worker.work(stop, until_lost, drain):
@@ -170,32 +170,32 @@ def _balancers(
         raise ValueError(
             f"{len(keys)} --keys for {len(addresses)} addresses: give one for all, or one for each"
         )
-    own = [peer_keys(folder, "worker") for folder in keys]
-    own_of = own if len(own) == len(addresses) else own * len(addresses)
+    all_keys = [peer_keys(folder, "worker") for folder in keys]
+    keys_by_address = all_keys if len(all_keys) == len(addresses) else all_keys * len(addresses)
     of_jobs = {checked_job(job): weight for job, weight in map(_weighted, weights)}
-    found = []
-    for number, given in enumerate(addresses):
-        address, weight = _weighted(given) if "=" in given else (given, 1.0)
-        each = own_of[number] if own else None
-        found.append(ServedBalancer(checked_address(address), weight, of_jobs, each))
-    if len({(each.address, each.keys) for each in found}) < len(found):
+    balancers = []
+    for number, place in enumerate(addresses):
+        address, weight = _weighted(place) if "=" in place else (place, 1.0)
+        balancer_keys = keys_by_address[number] if all_keys else None
+        balancers.append(ServedBalancer(checked_address(address), weight, of_jobs, balancer_keys))
+    if len({(served.address, served.keys) for served in balancers}) < len(balancers):
         raise ValueError("an address is given twice: give it once, with the sum of its weights")
-    return found
+    return balancers
 
 
-def _weighted(given: str) -> tuple[str, float]:
+def _weighted(written: str) -> tuple[str, float]:
     """Return a name and its weight.
 
     >>> _weighted("tcp://10.0.0.1:5555=2")
     ('tcp://10.0.0.1:5555', 2.0)
     """
-    name, _, text = given.rpartition("=")
+    name, _, text = written.rpartition("=")
     try:
         weight = float(text)
     except ValueError:
         weight = 0.0
     if not name or not MIN_WEIGHT <= weight <= 1 / MIN_WEIGHT:
-        raise ValueError(f"{given!r}: write NAME=WEIGHT, a weight between {MIN_WEIGHT} and 1000")
+        raise ValueError(f"{written!r}: write NAME=WEIGHT, a weight between {MIN_WEIGHT} and 1000")
     return name, weight
 
 
@@ -212,15 +212,15 @@ def _open_source(
     return source
 
 
-def _open_way(balancer: str, serve: str, own: PeerKeys | None, insecure: bool) -> FramesWay:
+def _open_way(balancer: str, serve: str, keys: PeerKeys | None, insecure: bool) -> FramesWay:
     """Return how frames travel: pulled by trainers if they can be, else through the balancer."""
     try:
-        address = serving_address(balancer, serve, own is not None, insecure)
+        address = serving_address(balancer, serve, keys is not None, insecure)
     except NotServedError as error:
         if serve != NONE:
             logger.warning("decoded samples of jobs at %s are not pulled: %s", balancer, error)
         return FramesWay(None, why=str(error))
-    pair, host, port = new_pair("worker") if own else None, *address.rpartition(":")[::2]
+    pair, host, port = new_pair("worker") if keys else None, *address.rpartition(":")[::2]
     last = int(port) + MOST_PORTS - 1 if port.isdigit() and int(port) else 0
     while True:
         try:
@@ -237,4 +237,4 @@ def _memory_bytes() -> int:
     """Return the bytes that this process may keep: a host has a worker for each core."""
     match = re.search(r"MemAvailable:\s+(\d+) kB", Path("/proc/meminfo").read_text("ascii"))
     limits = [memory_limit(), int(match[1]) << 10 if match else None, MAX_KEPT_BYTES]
-    return min(each for each in limits if each is not None) // (os.cpu_count() or 1)
+    return min(limit for limit in limits if limit is not None) // (os.cpu_count() or 1)

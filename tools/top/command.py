@@ -59,8 +59,8 @@ def command(
 
 def _print(address: str, sight: Sight, console: Console, as_object: bool) -> None:
     if as_object:
-        found = {name: as_json(history) for name, history in sight.jobs.items()}
-        emit({"jobs": found, "error": sight.error}, True)
+        jobs = {name: as_json(history) for name, history in sight.jobs.items()}
+        emit({"jobs": jobs, "error": sight.error}, True)
     else:
         console.print(screen(address, sight, time.strftime("%X"), console.width, 10_000))
 

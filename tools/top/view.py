@@ -50,14 +50,14 @@ class History:
         if len(self.reports) < 2:
             return {}
         (begin, first), (end, last) = self.reports[0], self.reports[-1]
-        before = {each.ranks: each.waited_ms for each in first.trainer_statuses}
-        found = {}
-        for each in last.trainer_statuses:
-            waited_ms = each.waited_ms - before.get(each.ranks, each.waited_ms)
-            going_on_ms = each.oldest_request_ms if each.is_waiting else 0
+        before = {trainer.ranks: trainer.waited_ms for trainer in first.trainer_statuses}
+        shares = {}
+        for trainer in last.trainer_statuses:
+            waited_ms = trainer.waited_ms - before.get(trainer.ranks, trainer.waited_ms)
+            going_on_ms = trainer.oldest_request_ms if trainer.is_waiting else 0
             share = max(waited_ms, going_on_ms) / (1000 * (end - begin))
-            found[each.ranks] = max(0.0, min(1.0, share))
-        return found
+            shares[trainer.ranks] = max(0.0, min(1.0, share))
+        return shares
 
     def wait(self) -> float:
         """Return the share of the trainer that waits most."""
@@ -76,8 +76,8 @@ class Sight:
         self.error = answer if isinstance(answer, str) else ""
         if not isinstance(answer, str):
             self.jobs = {name: self.jobs.get(name, History()) for name in answer}
-            for name, each in answer.items():
-                self.jobs[name].add(now, each)
+            for name, report in answer.items():
+                self.jobs[name].add(now, report)
 
     def worst(self) -> str | None:
         """Return the job whose ranks wait most; None without any."""
@@ -90,15 +90,15 @@ def as_json(history: History) -> dict[str, Any]:
     if last is None:
         return {"error": history.error}
     waits = history.waits()
-    found = report_fields(last)
-    for trainer, told in zip(found["trainer_statuses"], last.trainer_statuses, strict=True):
-        trainer["wait_share"] = waits.get(told.ranks)
-        trainer["lead"] = lead(told, last)
-    return {**found, "wait_share": history.wait() if waits else None, "error": history.error}
+    fields = report_fields(last)
+    for trainer, status in zip(fields["trainer_statuses"], last.trainer_statuses, strict=True):
+        trainer["wait_share"] = waits.get(status.ranks)
+        trainer["lead"] = lead(status, last)
+    return {**fields, "wait_share": history.wait() if waits else None, "error": history.error}
 
 
 def lead(trainer: TrainerStatus, status: StatusReport) -> int | None:
-    """Return how many steps a trainer is ahead of the slowest, None where nobody knows."""
+    """Return how many steps a trainer is ahead of the slowest, None where that is not known."""
     if trainer.step < 0 or status.front < 0:
         return None
     return max(0, trainer.step - status.front)
@@ -159,8 +159,8 @@ def _place(last: StatusReport) -> str:
 
 
 def _rate(last: StatusReport) -> str:
-    rate = sum(per_second(each.recent_decoded, each) for each in last.worker_statuses)
-    mb = sum(per_second(each.recent_bytes, each) for each in last.worker_statuses) / 1e6
+    rate = sum(per_second(worker.recent_decoded, worker) for worker in last.worker_statuses)
+    mb = sum(per_second(worker.recent_bytes, worker) for worker in last.worker_statuses) / 1e6
     return f"{rate:,.0f} samples/s, {mb:,.1f} MB/s"
 
 
@@ -202,16 +202,16 @@ def _ranks(history: History, last: StatusReport, rows: int, wide: bool) -> Table
     if wide:
         columns[1:1] = [("state", 10)]
     table = _table(f"ranks: {last.trainers} processes", *columns)
-    for each in last.trainer_statuses[:rows]:
-        ahead = lead(each, last)
+    for trainer in last.trainer_statuses[:rows]:
+        ahead = lead(trainer, last)
         cells = [
-            percent(waits.get(each.ranks)),
-            f"{each.step}.{each.microbatch}" if each.step >= 0 else "-",
+            percent(waits.get(trainer.ranks)),
+            f"{trainer.step}.{trainer.microbatch}" if trainer.step >= 0 else "-",
             "-" if ahead is None else str(ahead),
-            seconds(each.oldest_request_ms),
-            printable(each.missing) or "-",
+            seconds(trainer.oldest_request_ms),
+            printable(trainer.missing) or "-",
         ]
-        table.add_row(printable(each.ranks), *([printable(each.state)] * wide), *cells)
+        table.add_row(printable(trainer.ranks), *([printable(trainer.state)] * wide), *cells)
     return table
 
 
@@ -224,8 +224,8 @@ def _workers(last: StatusReport, rows: int, wide: bool) -> Table:
     shown = last.worker_statuses
     if last.workers > rows:
         shown = shown[: rows - 1]
-    for each in shown:
-        cells = worker_cells(each)
+    for worker in shown:
+        cells = worker_cells(worker)
         table.add_row(*(cells[name] for name, _ in columns))
     if last.workers > len(shown):
         table.add_row(f"and {last.workers - len(shown)} more")

@@ -20,7 +20,7 @@ def trace_events(report: TraceReport) -> Json:
     leaves out what is before 0.
     """
     begins = [span.begin_us - party.ahead_us for party in report.parties for span in party.spans]
-    begin_us, jobs = min([report.begin_us, *begins]), [each.job for each in report.parties]
+    begin_us, jobs = min([report.begin_us, *begins]), [party.job for party in report.parties]
     events = [
         event
         for number, party in enumerate(report.parties)
@@ -57,11 +57,11 @@ def _party_events(number: int, party: PartySpans, begin_us: int) -> Iterator[Jso
 def _in_rows(spans: tuple[Span, ...]) -> Iterator[tuple[Span, int]]:
     """Yield spans with the first row of their kind in which they overlap no other."""
     ends: defaultdict[str, list[int]] = defaultdict(list)
-    for span in sorted(spans, key=lambda each: each.begin_us):
-        own = ends[span.kind]
-        free = (row for row, end in enumerate(own) if end <= span.begin_us)
-        row = next(free, len(own))
-        own[row:] = [span.end_us, *own[row + 1 :]]
+    for span in sorted(spans, key=lambda span: span.begin_us):
+        row_ends = ends[span.kind]
+        free = (row for row, end in enumerate(row_ends) if end <= span.begin_us)
+        row = next(free, len(row_ends))
+        row_ends[row:] = [span.end_us, *row_ends[row + 1 :]]
         yield span, row
 
 
@@ -72,7 +72,7 @@ def _arrows(spans: Iterable[tuple[str, Json]]) -> Iterator[Json]:
     """
     decoded: dict[tuple[str, int], Json] = {}
     numbers = count()
-    for job, event in sorted(spans, key=lambda each: _end(each[1])):
+    for job, event in sorted(spans, key=lambda job_event: _end(job_event[1])):
         samples = [(job, ordinal) for ordinal in event["args"]["samples"]]
         if event["name"] in FROM:
             decoded |= dict.fromkeys(samples, event)

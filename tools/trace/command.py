@@ -43,6 +43,6 @@ def command(address: str, keys: PeerKeys | None, seconds: float, job: str, out: 
         click.echo(f"counterpoise: {address}: {answer}", err=True)
         return 3
     out.write_text(json.dumps(trace_events(answer)) + "\n", "utf-8")
-    spans = sum(len(each.spans) for each in answer.parties)
+    spans = sum(len(party.spans) for party in answer.parties)
     click.echo(f"wrote {out}: {spans} spans of {len(answer.parties)} parties")
     return 0

@@ -41,7 +41,7 @@ def advise(report: Json, setup: tuple[str, ...], line: Callable[..., str]) -> Js
 
     report: as in docs/guides/try.md, without these; line: makes the line of the loader.
     """
-    said, options = _verdict(report)
+    verdict, options = _verdict(report)
     workers = _enough_workers(report)
     better = [] if workers is None else [_row(f"num_workers={workers}", _cores(report, workers))]
     if report["is_stream"]:
@@ -51,9 +51,9 @@ def advise(report: Json, setup: tuple[str, ...], line: Callable[..., str]) -> Js
         why = "else the first epoch loads each sample twice, at about half the speed"
         better.append(_row('a length column, cost={"tokens": lengths}, or probe(index)', why))
     time = report["forecast"]["time"] if report["forecast"] else 1.0
-    for code, other in report["other_plans"].items():
-        if other <= min(1.0, time) - LEAST_GAIN:
-            better.append(_row(code, next(WHY[key] for key in WHY if key in code), other))
+    for code, plan_time in report["other_plans"].items():
+        if plan_time <= min(1.0, time) - LEAST_GAIN:
+            better.append(_row(code, next(WHY[key] for key in WHY if key in code), plan_time))
     if report["broken"]["count"]:
         options = [*options, 'on_error="skip"']
     says = report["against_torch"].get("ours", {}).get("says")
@@ -62,7 +62,7 @@ def advise(report: Json, setup: tuple[str, ...], line: Callable[..., str]) -> Js
     more = {} if workers is None else {"num_workers": workers}
     lines = ["import counterpoise as cp", *setup, line(*options, **more)]
     if any("free" in option for option in options):
-        by = "" if report["costs"]["labels"] else ', per="sample"'  # nobody could count tokens
+        by = "" if report["costs"]["labels"] else ', per="sample"'  # tokens could not be counted
         lines.insert(-1, FREE_LOOP.format(by))
     if not (options or is_faster):
         why = f"your DataLoader {'is faster' if says == 'slower' else 'does as well'}"
@@ -72,14 +72,14 @@ def advise(report: Json, setup: tuple[str, ...], line: Callable[..., str]) -> Js
             f"in your DataLoader: num_workers={workers}" if workers else f"nothing to paste: {why}"
         )
         lines = [f"# {does}"]
-    return {"verdict": said, "better": better, "paste": lines}
+    return {"verdict": verdict, "better": better, "paste": lines}
 
 
 def _verdict(report: Json) -> tuple[str, list[str]]:
     """Return the sentence, and the arguments of the loader that it recommends."""
-    if said := _why_unknown(report):
-        return said, []
-    steps, told = report["steps"], report["forecast"]
+    if reason := _explain_unknown(report):
+        return reason, []
+    steps, forecast = report["steps"], report["forecast"]
     size, accumulate = (report["settings"][name] for name in ("batch_size", "accumulate"))
     now, then = steps["torch"]["ms"], steps["auto"]["ms"]
     free = next(code for code in report["other_plans"] if "free" in code)
@@ -87,15 +87,15 @@ def _verdict(report: Json) -> tuple[str, list[str]]:
     is_limit = max(steps["torch"]["data"], steps["auto"]["data"]) > LEAST_GAIN
     gain = 1 - then / now
     # Of what the table shows the best is advised: free counts also keep the mean over tokens.
-    if gain >= LEAST_GAIN and (is_limit or time > told["time"] - LEAST_GAIN):
-        said = f"{100 * gain:.0f} % shorter: {now:.0f} ms now, {then:.0f} ms then (forecast)."
+    if gain >= LEAST_GAIN and (is_limit or time > forecast["time"] - LEAST_GAIN):
+        gain_text = f"{100 * gain:.0f} % shorter: {now:.0f} ms now, {then:.0f} ms then (forecast)."
         options = [f"accumulate={accumulate}"] * (accumulate > 1)
         options += ['layout=cp.Layout("torch", shift_labels=False)'] * report["costs"].get(
             "labels_shifted", False
         )
         more = f'cp.Balance("auto", {", ".join(options)})' if options else '"auto"'
-        return f'balance="auto" makes a step {said}', [f"balance={more}"]
-    if min(told["time"], time) > 1 - LEAST_GAIN:
+        return f'balance="auto" makes a step {gain_text}', [f"balance={more}"]
+    if min(forecast["time"], time) > 1 - LEAST_GAIN:
         return f"Balance would gain less than 3 %: leave it off. {_speed(report)}", []
     if is_limit:
         rates = report["rates"]
@@ -111,10 +111,11 @@ def _verdict(report: Json) -> tuple[str, list[str]]:
     ), [f"balance={free}"]
 
 
-def _why_unknown(report: Json) -> str:
+def _explain_unknown(report: Json) -> str:
     """Return why there are no steps with and without balance to compare; "" if there are."""
     costs = report["costs"]
-    failed = {name: one["failed"] for name, one in report["systems"].items() if one["failed"]}
+    errors = {name: system["failed"] for name, system in report["systems"].items()}
+    failed = {name: error for name, error in errors.items() if error}
     if {"torch", "ours"} <= set(failed):
         return f"No loader can read it: {failed['ours']}."
     if report["is_stream"]:

@@ -22,7 +22,7 @@ from ..console.commands import COUNT, FILE, Command, json_option
 from ..console.reporting import emit, live_progress
 from .advice import Json, advise, foretell_step
 from .costs import TrialCosts, find_costs
-from .subject import Subject, Unbroken, UnusableDataError, open_subject, why_unpicklable
+from .subject import Subject, Unbroken, UnusableDataError, find_pickle_error, open_subject
 from .turns import SAME, TORCH, Contender, compare, figures, take_turns
 from .words import LABELS, make_notes, make_tables, print_advice, render_page
 
@@ -70,12 +70,12 @@ def command(
         bar = progress.add_task("open", total=None, live=source)
         subject = open_subject(source, batch_size, workers, collate, transform)
         taken = subject.settings
-        given = {
+        settings = {
             "batch_size": taken["batch_size"], "workers": taken["num_workers"], "step_ms": step_ms,
             "ranks": ranks or subject.ranks or 8, "accumulate": accumulate,
             "cores": len(os.sched_getaffinity(0)),
         }  # fmt: skip
-        report = try_all(subject, given, seconds, progress, bar)
+        report = try_all(subject, settings, seconds, progress, bar)
     if out is not None and not replace_file(out, render_page(report).encode()):
         raise OSError(f"{out} could not be written; choose another path")
     emit(report, as_json, *make_tables(report))
@@ -85,30 +85,33 @@ def command(
         raise UnusableDataError(report["verdict"])
 
 
-def try_all(subject: Subject, given: Json, seconds: float, progress: Progress, bar: Any) -> Json:
+def try_all(subject: Subject, settings: Json, seconds: float, progress: Progress, bar: Any) -> Json:
     """Measure a subject for some seconds; return the report, as docs/guides/try.md has its keys."""
     ends = time.perf_counter() + seconds
-    found = None
+    costs = None
     if not subject.is_stream:
         progress.update(bar, description="costs", live="of the first samples")
-        told = lambda count: progress.update(bar, live=f"of {count:,} samples")  # noqa: E731
-        found = find_costs(subject, given["ranks"], given["accumulate"], MEASURING * seconds, told)
+        costs = find_costs(
+            subject, settings["ranks"], settings["accumulate"], MEASURING * seconds,
+            lambda count: progress.update(bar, live=f"of {count:,} samples"),
+        )  # fmt: skip
     with tempfile.TemporaryDirectory(prefix="counterpoise-try-") as folder:
         letters = Path(folder, "dead-letters.jsonl")
-        contenders = _contenders(subject, found, letters)
+        contenders = _contenders(subject, costs, letters)
         progress.update(bar, description="turns")
         take_turns(
-            contenders, given["batch_size"], given["workers"], max(1.0, ends - time.perf_counter()),
+            contenders, settings["batch_size"], settings["workers"],
+            max(1.0, ends - time.perf_counter()),
             lambda name: progress.update(bar, live=LABELS[name].strip()),
         )  # fmt: skip
-        broken = [] if found is None else list(found.broken)
+        broken = [] if costs is None else list(costs.broken)
         broken += read_letters(letters) if letters.is_file() else []
     progress.update(bar, total=1, completed=1, live="")
-    named = {each.key: each.reason for each in broken}
-    return _report(subject, found, contenders, given, named)
+    named = {letter.key: letter.reason for letter in broken}
+    return _report(subject, costs, contenders, settings, named)
 
 
-def _contenders(subject: Subject, found: TrialCosts | None, letters: Path) -> list[Contender]:
+def _contenders(subject: Subject, costs: TrialCosts | None, letters: Path) -> list[Contender]:
     def ours(skip: bool, **more: Any) -> Any:
         errors = {"on_error": OnError("skip", dead_letter=str(letters))} if skip else {}
         return DataLoader(**{"dataset": subject.dataset, **subject.arguments, **errors, **more})
@@ -117,76 +120,76 @@ def _contenders(subject: Subject, found: TrialCosts | None, letters: Path) -> li
         data: Any = Unbroken(subject.dataset) if skip else subject.dataset
         return torch_data.DataLoader(data, **subject.arguments)
 
-    broken = found is not None and bool(found.broken)
-    made = [Contender(TORCH, torchs, skips=broken), Contender("ours", ours, skips=broken)]
-    if found is None or not found.known.choice.varies:
-        return made
-    balance = found.known.terms.balance
+    broken = costs is not None and bool(costs.broken)
+    plain = [Contender(TORCH, torchs, skips=broken), Contender("ours", ours, skips=broken)]
+    if costs is None or not costs.known.choice.varies:
+        return plain
+    balance = costs.known.terms.balance
     auto = Contender("auto", lambda skip: ours(skip, balance=balance), skips=broken)
-    if found.loads:
+    if costs.loads:
         # As in a later epoch, samples whose costs are known, in an epoch that is as long.
-        auto.start, more = auto.make, _with_known_costs(subject, found)
+        auto.start, more = auto.make, _reuse_costs(subject, costs)
         auto.make = lambda skip: ours(skip, balance=balance, **more)
-    return [*made, auto]
+    return [*plain, auto]
 
 
-def _with_known_costs(subject: Subject, found: TrialCosts) -> dict[str, Any]:
+def _reuse_costs(subject: Subject, costs: TrialCosts) -> dict[str, Any]:
     count = min(len(subject.samples), MOST_KNOWN)
-    places = np.resize(np.arange(len(found.indexes)), count)
-    known: Any = torch_data.Subset(subject.samples, np.array(found.indexes)[places].tolist())
-    names, rows = found.known.choice.resources, found.known.rows
+    places = np.resize(np.arange(len(costs.indexes)), count)
+    known: Any = torch_data.Subset(subject.samples, np.array(costs.indexes)[places].tolist())
+    names, rows = costs.known.choice.resources, costs.known.rows
     return {"dataset": known, "cost": {name: rows[places, k] for k, name in enumerate(names)}}
 
 
 def _report(
-    subject: Subject, found: TrialCosts | None, contenders: list[Contender], given: Json,
+    subject: Subject, costs: TrialCosts | None, contenders: list[Contender], settings: Json,
     broken: dict[str, str],
 ) -> Json:  # fmt: skip
-    told = None if found is None else found.known.foretell()
-    measured = {one.name: one for one in contenders if one.turns}
-    others = [name for name in measured if name != TORCH and TORCH in measured]
-    apart = {name: compare(measured[name], measured[TORCH]) for name in others}
+    forecast = None if costs is None else costs.known.foretell()
+    measured = {contender.name: contender for contender in contenders if contender.turns}
+    own_loaders = [name for name in measured if name != TORCH and TORCH in measured]
+    apart = {name: compare(measured[name], measured[TORCH]) for name in own_loaders}
     # what differs by less than the rounds do counts as the same
     alike = {name for name in apart if apart[name]["says"] == SAME}
     rates = {name: measured[TORCH if name in alike else name].median("rate") for name in measured}
-    samples = given["batch_size"] * given["accumulate"]
+    samples = settings["batch_size"] * settings["accumulate"]
     steps = {}
     for name, rate in rates.items():
-        share, waiting = (1.0, told.waited if told else 0.0)
-        if told and name == "auto":
-            share, waiting = told.time, told.waiting
-        steps[name] = foretell_step(given["step_ms"] * share, waiting, samples, rate)
+        share, waiting = (1.0, forecast.waited if forecast else 0.0)
+        if forecast and name == "auto":
+            share, waiting = forecast.time, forecast.waiting
+        steps[name] = foretell_step(settings["step_ms"] * share, waiting, samples, rate)
     report: Json = {
         "source": subject.name,
         "is_stream": subject.is_stream,
         "samples": len(subject.dataset) if hasattr(subject.dataset, "__len__") else None,
-        "settings": given,
-        "systems": {one.name: figures(one) for one in contenders},
+        "settings": settings,
+        "systems": {contender.name: figures(contender) for contender in contenders},
         "against_torch": apart,
         "rates": rates,
-        "needed_samples_per_s": 1e3 * samples / given["step_ms"],
+        "needed_samples_per_s": 1e3 * samples / settings["step_ms"],
         "steps": steps,
-        "forecast": None if told is None else asdict(told),
-        "other_plans": {} if found is None else found.other_plans(),
-        "costs": _costs(found),
+        "forecast": None if forecast is None else asdict(forecast),
+        "other_plans": {} if costs is None else costs.other_plans(),
+        "costs": _costs(costs),
         "broken": {"count": len(broken), "named": dict(list(broken.items())[:NAMED])},
-        "unpicklable": why_unpicklable(subject),
+        "unpicklable": find_pickle_error(subject),
     }
     report |= advise(report, subject.setup, subject.line)
     return {**report, "notes": [*make_notes(report), *subject.notes]}
 
 
-def _costs(found: TrialCosts | None) -> Json:
+def _costs(costs: TrialCosts | None) -> Json:
     """Return what samples cost, in words."""
-    choice = None if found is None else found.known.choice
+    choice = None if costs is None else costs.known.choice
     return {
         "found": choice.costs_said if choice else "",
         "work": choice.work_said if choice else "",
         "vary": choice is not None and choice.varies,
         "recognised": choice is None or not choice.unrecognised,
-        "labels": "" if found is None else found.labels,
-        "only_loading_shows": found is not None and found.loads,
-        "labels_shifted": found is not None and not found.known.terms.balance.shift_labels,
+        "labels": "" if costs is None else costs.labels,
+        "only_loading_shows": costs is not None and costs.loads,
+        "labels_shifted": costs is not None and not costs.known.terms.balance.shift_labels,
     }
 
 

@@ -67,12 +67,12 @@ class CostRows:
 
 
 def find_costs(
-    subject: Subject, ranks: int, accumulate: int, seconds: float, told: Callable[[int], None]
+    subject: Subject, ranks: int, accumulate: int, seconds: float, progress: Callable[[int], None]
 ) -> TrialCosts:
     """Return what samples cost, as auto finds it; at most some seconds are spent on measuring them.
 
-    told: called with the number of samples measured so far. Raises UnusableDataError where none of
-    the first samples can be used.
+    progress: called with the number of samples measured so far. Raises UnusableDataError where
+    none of the first samples can be used.
     """
     samples, settings = subject.samples, subject.settings
     source, collate = as_source(samples), settings.get("collate_fn")
@@ -109,20 +109,20 @@ def find_costs(
     loader: Any = torch_data.DataLoader(rows, AT_ONCE, sampler=order, collate_fn=list, **ways)
     indexes, costs, broken = list[int](), list[list[int]](), list[SkippedSample]()
     ends = time.perf_counter() + seconds
-    for some in loader if choice.varies else ():
-        broken += [each for each in some if isinstance(each, SkippedSample)]
-        for index, row in (each for each in some if not isinstance(each, SkippedSample)):
+    for batch in loader if choice.varies else ():
+        broken += [row for row in batch if isinstance(row, SkippedSample)]
+        for index, row in (row for row in batch if not isinstance(row, SkippedSample)):
             indexes.append(index)
             costs.append(row)
-        told(len(costs))
+        progress(len(costs))
         if time.perf_counter() > ends and len(costs) >= FIRST:
             break
     table = np.array(costs, np.int64).reshape(len(costs), len(choice.resources))
     labels = "samples" if LABEL_TOKENS in choice.resources else ""
     with suppress(Exception):  # the trial says what is broken
-        some = [] if labels else first_samples(samples)
-        batched = np.size(find_child(question.collate(some), "labels")) if some else 0
-        labels = "batches" if batched > len(some) else labels
+        first = [] if labels else first_samples(samples)
+        batched = np.size(find_child(question.collate(first), "labels")) if first else 0
+        labels = "batches" if batched > len(first) else labels
     loads = known.decode_first
     return TrialCosts(
         KnownCosts(choice, terms, table), tuple(indexes), loads, tuple(broken), labels

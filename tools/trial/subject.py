@@ -89,7 +89,7 @@ class Subject:
         plain = bool | int | float | str
         shown = (
             f"{name}={value!r}" if isinstance(value, plain) else
-            f"{name}={_name_of(value) or name}"
+            f"{name}={_defined_name(value) or name}"
             for name, value in {**self.arguments, **changed}.items() if value is not None
         )  # fmt: skip
         return f"loader = cp.DataLoader({', '.join([self.named, *shown, *more])})"
@@ -103,17 +103,18 @@ def open_subject(
     Raises ValueError for a source that cannot be opened, UnusableDataError for an empty one.
     """
     is_python = ".py:" in source or is_import_path(source)
-    subject = _in_python(source) if is_python else _in_files(source, transform)
-    given = {"batch_size": batch_size, "num_workers": workers}
-    given = {name: value for name, value in given.items() if value is not None}
-    subject = _with(subject, **given)
+    subject = _open_python(source) if is_python else _open_files(source, transform)
+    settings = {"batch_size": batch_size, "num_workers": workers}
+    settings = {name: value for name, value in settings.items() if value is not None}
+    subject = _replace_settings(subject, **settings)
     _refuse_unusable(subject)
     if subject.is_stream:
         left = {n: v for n, v in subject.settings.items() if n not in ("shuffle", "sampler")}
         subject = replace(subject, settings=left)
     if collate:
-        found, lines, _ = _made(collate, "collate_fn")
-        return replace(_with(subject, collate_fn=found), setup=(*subject.setup, *lines))
+        function, lines, _ = _make_named(collate, "collate_fn")
+        subject = replace(subject, setup=(*subject.setup, *lines))
+        return _replace_settings(subject, collate_fn=function)
     is_found = "collate_fn" in subject.settings or subject.is_stream
     return subject if is_found else _with_collate(subject)
 
@@ -123,7 +124,7 @@ def _refuse_unusable(subject: Subject) -> None:
     if hasattr(subject.dataset, "__len__") and len(subject.dataset) == 0:
         raise UnusableDataError(f"{subject.name} is empty: give a data set with samples")
     method = start_method(subject.settings.get("multiprocessing_context"))
-    if subject.settings["num_workers"] and method != "fork" and (why := why_unpicklable(subject)):
+    if subject.settings["num_workers"] and method != "fork" and (why := find_pickle_error(subject)):
         raise UnusableDataError(
             f"{subject.name} cannot be pickled ({why}), and torch's workers and ours would start "
             f"clean ({method}): open files and locks when a sample is first read, or give "
@@ -131,7 +132,7 @@ def _refuse_unusable(subject: Subject) -> None:
         )
 
 
-def _with(subject: Subject, **settings: Any) -> Subject:
+def _replace_settings(subject: Subject, **settings: Any) -> Subject:
     return replace(subject, settings={**subject.settings, **settings})
 
 
@@ -145,46 +146,48 @@ def _default_settings() -> dict[str, Any]:
     return {"batch_size": 8, "shuffle": True, "num_workers": workers}
 
 
-def _in_python(source: str) -> Subject:
-    found, name = _named(source), source.rpartition(":")[2]
+def _open_python(source: str) -> Subject:
+    named_object, name = _import_named(source), source.rpartition(":")[2]
     named, setup = name, [_import_line(source)]
-    if isinstance(found, type) or not (hasattr(found, "__getitem__") or hasattr(found, "__iter__")):
-        found = _call(found, source)
+    is_data = hasattr(named_object, "__getitem__") or hasattr(named_object, "__iter__")
+    if isinstance(named_object, type) or not is_data:
+        named_object = _call_factory(named_object, source)
         named, setup = "dataset", [*setup, f"dataset = {name}()"]
-    if not isinstance(found, torch_data.DataLoader):
-        return Subject(source, found, named, tuple(setup), _default_settings())
-    if getattr(found, "is_balanced", False):
+    if not isinstance(named_object, torch_data.DataLoader):
+        return Subject(source, named_object, named, tuple(setup), _default_settings())
+    loader = named_object
+    if getattr(loader, "is_balanced", False):
         raise UnusableDataError(
             f"{source} is balanced already: leave balance= out of it for the trial, which compares "
             "both; what it does now is in loader.report()"
         )
-    if found.batch_size is None and found.batch_sampler is None:
+    if loader.batch_size is None and loader.batch_sampler is None:
         raise UnusableDataError(
             f"{source} has batch_size=None: its data set or sampler makes whole batches, as "
             "lhotse's do, and the trial makes them of samples: name a data set of single samples, "
             "with --collate and --batch-size; without balance our DataLoader takes it as it is"
         )
-    order, ranks = _order_of(found)
-    size = found.batch_size or getattr(found.batch_sampler, "batch_size", None) or 1
-    settings = {"batch_size": size, **order, "num_workers": found.num_workers}
-    if found.collate_fn is not torch_data.default_collate:
-        settings["collate_fn"] = found.collate_fn
-    taken = {name: getattr(found, name) for name in TAKEN}
+    order, ranks = _read_order(loader)
+    size = loader.batch_size or getattr(loader.batch_sampler, "batch_size", None) or 1
+    settings = {"batch_size": size, **order, "num_workers": loader.num_workers}
+    if loader.collate_fn is not torch_data.default_collate:
+        settings["collate_fn"] = loader.collate_fn
+    taken = {name: getattr(loader, name) for name in TAKEN}
     settings |= {n: value for n, value in taken.items() if value not in (TAKEN[n], None)}
     place = (f"# in {source.replace(':', ', ')}, in place of DataLoader:",)
     notes = (OWN_BATCHES,) if "batch_sampler" in order else ()
-    return Subject(source, found.dataset, "dataset", place, settings, ranks, notes)
+    return Subject(source, loader.dataset, "dataset", place, settings, ranks, notes)
 
 
-def _named(source: str) -> Any:
+def _import_named(source: str) -> Any:
     """Return what FILE.py:NAME or package.module:NAME is."""
     path, _, name = source.rpartition(":")
     return _in_script(Path(path), name) if path.endswith(".py") else import_object(source)
 
 
-def _call(found: Any, source: str) -> Any:
+def _call_factory(factory: Any, source: str) -> Any:
     try:
-        return found()
+        return factory()
     except TypeError as error:
         raise ValueError(
             f"{source} cannot be called without arguments ({error}): name an object, or a function "
@@ -192,20 +195,21 @@ def _call(found: Any, source: str) -> Any:
         ) from None
 
 
-def _name_of(found: Any) -> str:
+def _defined_name(function: Any) -> str:
     """Return the name that a function was defined by; "" for objects and lambdas."""
-    name = getattr(found, "__name__", "")
+    name = getattr(function, "__name__", "")
     return name if name.isidentifier() else ""
 
 
-def _made(source: str, called: str) -> tuple[Any, tuple[str, ...], str]:
+def _make_named(source: str, called: str) -> tuple[Any, tuple[str, ...], str]:
     """Return a named function, or an object of a named class, its lines, and its name in them."""
-    found, name = _named(source), source.rpartition(":")[2]
-    if isinstance(found, type):
-        return _call(found, source), (_import_line(source), f"{called} = {name}()"), called
-    if _name_of(found) == name or name == called:
-        return found, (_import_line(source),), name
-    return found, (_import_line(source), f"{called} = {name}"), called
+    named_object, name = _import_named(source), source.rpartition(":")[2]
+    if isinstance(named_object, type):
+        lines = (_import_line(source), f"{called} = {name}()")
+        return _call_factory(named_object, source), lines, called
+    if _defined_name(named_object) == name or name == called:
+        return named_object, (_import_line(source),), name
+    return named_object, (_import_line(source), f"{called} = {name}"), called
 
 
 def _in_script(path: Path, name: str) -> Any:
@@ -226,7 +230,7 @@ def _in_script(path: Path, name: str) -> Any:
         raise ValueError(f"{path} has no {name!r}; check the name") from None
 
 
-def _order_of(loader: Any) -> tuple[dict[str, Any], int]:
+def _read_order(loader: Any) -> tuple[dict[str, Any], int]:
     """Return torch's arguments for the order of a loader, and the ranks that its sampler knows."""
     sampler, batches = loader.sampler, loader.batch_sampler
     if isinstance(sampler, torch_data.DistributedSampler):
@@ -238,7 +242,7 @@ def _order_of(loader: Any) -> tuple[dict[str, Any], int]:
     return {"sampler": sampler}, 0
 
 
-def _in_files(source: str, transform: str) -> Subject:
+def _open_files(source: str, transform: str) -> Subject:
     """Return the samples of files, by the transform that is named, or by one that fits them."""
     settings, lines = _default_settings(), tuple[str, ...]()
     if is_recipe(source):
@@ -246,12 +250,12 @@ def _in_files(source: str, transform: str) -> Subject:
         return Subject(source, find_dataset(source), "dataset", lines, settings)
     opens = f"dataset = cp.{find_format_class(source).__name__}({source!r}"
     if transform:
-        found, lines, made = _made(transform, "transform")
-        lines = (*lines, f"{opens}, {made})")
-        return Subject(source, open_data(source, found), "dataset", lines, settings)
-    if find_format(source) == "hf" and (found := _tokenized(source)) is not None:
+        function, lines, expression = _make_named(transform, "transform")
+        lines = (*lines, f"{opens}, {expression})")
+        return Subject(source, open_data(source, function), "dataset", lines, settings)
+    if find_format(source) == "hf" and (tokenized := _load_tokenized(source)) is not None:
         lines = ("import datasets", f"dataset = datasets.load_from_disk({source!r})")
-        return Subject(source, found, "dataset", lines, settings)
+        return Subject(source, tokenized, "dataset", lines, settings)
     ready = open_data(source, VisionLanguage(image_token_id=0))
     if first_samples(ready):
         note = "A byte counts as a token, and images are cut into tiles of 448 pixels"
@@ -263,27 +267,27 @@ def _in_files(source: str, transform: str) -> Subject:
     return Subject(source, ready, "dataset", lines, settings, notes=(note,))
 
 
-def _tokenized(folder: str) -> Any:
+def _load_tokenized(folder: str) -> Any:
     """Return a Hugging Face folder as its users open it, if it has token ids; else None."""
     with suppress(ImportError):
         import datasets
 
-        found = datasets.load_from_disk(folder)
-        return found if "input_ids" in found.column_names else None
+        dataset = datasets.load_from_disk(folder)
+        return dataset if "input_ids" in dataset.column_names else None
     return None
 
 
 def first_samples(dataset: Any) -> list[Any]:
     """Return those of the first samples that load."""
-    found = []
+    samples = []
     for index in range(min(len(dataset), LOOKED_AT)):
         with suppress(Exception):  # the trial says what is broken
-            found.append(dataset[index])
-    return found
+            samples.append(dataset[index])
+    return samples
 
 
 def _with_collate(subject: Subject) -> Subject:
-    """Return the subject with what makes batches of its samples, where nobody has said it."""
+    """Return the subject with what makes batches of its samples, where none is given."""
     samples = first_samples(subject.dataset)
     with suppress(Exception):
         torch_data.default_collate(samples)
@@ -291,12 +295,12 @@ def _with_collate(subject: Subject) -> Subject:
     with suppress(Exception):
         collate_padded(samples)
         subject = replace(subject, setup=(*subject.setup, COLLATE_LINE))
-        return _with(subject, collate_fn=collate_padded)
+        return _replace_settings(subject, collate_fn=collate_padded)
     note = (
         "Samples do not stack into a batch, so that batches were lists of samples: give "
         "--collate MODULE:NAME, the collate_fn of your loop."
     )
-    return _with(replace(subject, notes=(*subject.notes, note)), collate_fn=list)
+    return _replace_settings(replace(subject, notes=(*subject.notes, note)), collate_fn=list)
 
 
 class Unbroken:
@@ -319,7 +323,7 @@ class Unbroken:
         raise ValueError("no sample can be used")
 
 
-def why_unpicklable(subject: Subject) -> str:
+def find_pickle_error(subject: Subject) -> str:
     """Return why the data set, or what makes its batches, cannot be pickled; "" where it can."""
     with Path(os.devnull).open("wb") as nowhere:
         try:

@@ -56,7 +56,7 @@ class Contender:
 
 def take_turns(
     contenders: Sequence[Contender], batch_size: int, workers: int, seconds: float,
-    told: Callable[[str], None], clock: Clock = time.perf_counter, *,
+    show_turn: Callable[[str], None], clock: Clock = time.perf_counter, *,
     least: int = LEAST_ROUNDS, most: int = ROUNDS,
 ) -> None:  # fmt: skip
     """Give the contenders turns for some seconds, at least and at most so many each."""
@@ -64,35 +64,39 @@ def take_turns(
     each_s = seconds / (most * len(contenders))
     number = 0
     while number < least or (number < most and clock() < ends):
-        for one in contenders if number % 2 == 0 else reversed(contenders):
-            if not one.failed:
-                told(one.name)
-                _take_turn(one, batch_size, workers, each_s, clock)
+        for contender in contenders if number % 2 == 0 else reversed(contenders):
+            if not contender.failed:
+                show_turn(contender.name)
+                _take_turn(contender, batch_size, workers, each_s, clock)
         number += 1
 
 
-def _take_turn(one: Contender, batch_size: int, workers: int, seconds: float, clock: Clock) -> None:
+def _take_turn(
+    contender: Contender, batch_size: int, workers: int, seconds: float, clock: Clock
+) -> None:
     """Add a turn, or why there is none; broken samples are left out from where they end it."""
     error = ""
     try:
-        first_s = one.turns[0].first_s if one.turns and one.start else None
-        if one.start and first_s is None:
-            with _opened(one.start(one.skips)) as loader:
-                first_s = _first_s(loader, clock)
-        with _opened(one.make(one.skips)) as loader:
-            turn = _measured(loader, batch_size, workers, seconds, clock)
-        one.turns.append(turn if first_s is None else replace(turn, first_s=first_s))
-    except Exception as found:
-        error = last_line(found)
-    if error and not one.skips:
-        one.stops, one.skips = error, True
-        _take_turn(one, batch_size, workers, seconds, clock)
+        first_s = contender.turns[0].first_s if contender.turns and contender.start else None
+        if contender.start and first_s is None:
+            with _open_loader(contender.start(contender.skips)) as loader:
+                began = clock()
+                next(iter(loader))
+                first_s = clock() - began
+        with _open_loader(contender.make(contender.skips)) as loader:
+            turn = _measure_turn(loader, batch_size, workers, seconds, clock)
+        contender.turns.append(turn if first_s is None else replace(turn, first_s=first_s))
+    except Exception as raised:
+        error = last_line(raised)
+    if error and not contender.skips:
+        contender.stops, contender.skips = error, True
+        _take_turn(contender, batch_size, workers, seconds, clock)
     else:
-        one.failed = error
+        contender.failed = error
 
 
 @contextmanager
-def _opened(loader: Any) -> Iterator[Any]:
+def _open_loader(loader: Any) -> Iterator[Any]:
     """Give a loader, and end its workers: an iterator that is left would do it in those to come."""
     try:
         yield loader
@@ -102,13 +106,7 @@ def _opened(loader: Any) -> Iterator[Any]:
         gc.collect()
 
 
-def _first_s(loader: Any, clock: Clock) -> float:
-    began = clock()
-    next(iter(loader))
-    return clock() - began
-
-
-def _measured(
+def _measure_turn(
     loader: Any, batch_size: int, workers: int, seconds: float, clock: Clock
 ) -> LoaderTurn:
     began, began_cpu = clock(), time.process_time()
@@ -146,35 +144,35 @@ def last_line(error: Exception) -> str:
     """Return what an error says in one line: a worker's has the traceback before it."""
     lines = [line for line in str(error).splitlines() if line.strip()]
     is_workers = "Traceback (most recent call last)" in str(error)
-    said = str(error) if isinstance(error, ValueError) else describe_error(error)
-    return lines[-1] if is_workers else " ".join(said.split())
+    text = str(error) if isinstance(error, ValueError) else describe_error(error)
+    return lines[-1] if is_workers else " ".join(text.split())
 
 
-def compare(one: Contender, other: Contender) -> dict[str, Any]:
+def compare(contender: Contender, baseline: Contender) -> dict[str, Any]:
     """Return the ratio of samples a second of each round, and in words whether they differ.
 
     They do where all rounds say so, and the median by LEAST_DIFFERENCE.
     """
-    ratios = [a.rate / b.rate for a, b in zip(one.turns, other.turns, strict=False)]
-    found: dict[str, Any] = spread(ratios)
-    is_apart = abs(found["median"] - 1) >= LEAST_DIFFERENCE and len(ratios) >= LEAST_ROUNDS
+    ratios = [a.rate / b.rate for a, b in zip(contender.turns, baseline.turns, strict=False)]
+    ratio: dict[str, Any] = spread(ratios)
+    is_apart = abs(ratio["median"] - 1) >= LEAST_DIFFERENCE and len(ratios) >= LEAST_ROUNDS
     words = SAME
-    if is_apart and found["low"] > 1:
+    if is_apart and ratio["low"] > 1:
         words = "faster"
-    elif is_apart and found["high"] < 1:
+    elif is_apart and ratio["high"] < 1:
         words = "slower"
-    return {**found, "says": words}
+    return {**ratio, "says": words}
 
 
-def figures(one: Contender) -> Mapping[str, Any]:
+def figures(contender: Contender) -> Mapping[str, Any]:
     """Return a contender's figures, units in their names; only `failed` where it has none."""
-    if not one.turns:
-        return {"failed": one.failed, "stops": one.stops}
+    if not contender.turns:
+        return {"failed": contender.failed, "stops": contender.stops}
     return {
-        "samples_per_s": spread([turn.rate for turn in one.turns]),
-        "first_batch_s": one.median("first_s"),
-        "trainer_cpu_ms_per_batch": 1e3 * one.median("cpu_s"),
-        "rounds": len(one.turns),
-        "stops": one.stops,
-        "failed": one.failed,
+        "samples_per_s": spread([turn.rate for turn in contender.turns]),
+        "first_batch_s": contender.median("first_s"),
+        "trainer_cpu_ms_per_batch": 1e3 * contender.median("cpu_s"),
+        "rounds": len(contender.turns),
+        "stops": contender.stops,
+        "failed": contender.failed,
     }

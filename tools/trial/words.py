@@ -20,10 +20,10 @@ SPEED_HEADS = ("", "samples/s", "range", "against torch", "first batch", "traine
 
 def make_notes(report: Json) -> Iterator[str]:
     """Yield what else there is to say, one sentence or more each."""
-    costs, told, broken = report["costs"], report["forecast"], report["broken"]
+    costs, forecast, broken = report["costs"], report["forecast"], report["broken"]
     if costs["found"]:
         work = f"; {costs['work']}" if costs["work"] else ""
-        of = f" The forecast is from {told['samples']:,} samples." if told else ""
+        of = f" The forecast is from {forecast['samples']:,} samples." if forecast else ""
         yield f"Costs: {costs['found']}{work}.{of}"
     if costs["labels_shifted"]:
         yield "Each label is the next token already, which Layout(..., shift_labels=False) says."
@@ -34,9 +34,9 @@ def make_notes(report: Json) -> Iterator[str]:
             f"{reason}. torch's DataLoader ends there; ours leaves them out with "
             'on_error="skip".'
         )
-    for name, one in report["systems"].items():
-        if one["failed"]:
-            yield f"{LABELS[name].strip()} failed: {one['failed']}."
+    for name, figures in report["systems"].items():
+        if figures["failed"]:
+            yield f"{LABELS[name].strip()} failed: {figures['failed']}."
     if report["unpicklable"]:
         yield (
             f"It cannot be pickled ({report['unpicklable']}). torch's workers and ours read it "
@@ -51,25 +51,25 @@ def _count(report: Json) -> str:
 
 def _speed_rows(report: Json) -> Iterator[tuple[str, ...]]:
     """Yield what each loader did, as SPEED_HEADS says."""
-    for name, one in report["systems"].items():
-        if "samples_per_s" not in one:
+    for name, figures in report["systems"].items():
+        if "samples_per_s" not in figures:
             yield LABELS[name], "failed", "", "", "", ""
             continue
-        rate, apart = one["samples_per_s"], report["against_torch"].get(name)
+        rate, apart = figures["samples_per_s"], report["against_torch"].get(name)
         ratio = "" if apart is None else f"{apart['median']:.2f} x"
         yield (
             LABELS[name], f"{rate['median']:,.0f}", f"{rate['low']:,.0f} to {rate['high']:,.0f}",
             "same" if apart and apart["says"] == SAME else ratio,
-            f"{one['first_batch_s']:.2f} s", f"{one['trainer_cpu_ms_per_batch']:.2f} ms",
+            f"{figures['first_batch_s']:.2f} s", f"{figures['trainer_cpu_ms_per_batch']:.2f} ms",
         )  # fmt: skip
 
 
 def _step_rows(report: Json) -> Iterator[tuple[str, ...]]:
     """Yield a step with each loader: time, and the shares of waits for ranks and data, padding."""
-    told = report["forecast"] or {}
+    forecast = report["forecast"] or {}
     for name, step in report["steps"].items():
-        padding = told.get("padding" if name == "auto" else "padding_random")
-        shares = (step["ranks"] if told else None, step["data"], padding)
+        padding = forecast.get("padding" if name == "auto" else "padding_random")
+        shares = (step["ranks"] if forecast else None, step["data"], padding)
         words = ("" if share is None else f"{100 * share:.0f} %" for share in shares)
         yield LABELS[name], f"{step['ms']:,.0f} ms", *words
 
@@ -87,7 +87,7 @@ def make_tables(report: Json) -> Iterator[Table]:
         yield table
 
 
-def _why(better: Json) -> str:
+def _describe_change(better: Json) -> str:
     step = f"step {better['time']:.2f} of random order's; " if better["time"] else ""
     return f"{step}{better['why']}"
 
@@ -97,7 +97,9 @@ def print_advice(report: Json, html: Path | None) -> None:
     console = Console()
     lines = [Text("\n" + report["verdict"], "bold"), *map(Text, report["notes"])]
     lines += [Text("\nWhat would be better:", "bold")] if report["better"] else []
-    lines += [Text(f"- {each['change']}: {_why(each)}") for each in report["better"]]
+    lines += [
+        Text(f"- {change['change']}: {_describe_change(change)}") for change in report["better"]
+    ]
     lines += [Text(f"\nThe page: {html}")] if html is not None else []
     for line in (*lines, Text("\nPaste:", "bold")):
         console.print(line)
@@ -124,7 +126,7 @@ def render_page(report: Json) -> str:
 def _cards(report: Json) -> Iterator[Card]:
     yield Card("speed", "Loading", "measured", "", SPEED_HEADS, [*_speed_rows(report)])
     if report["better"]:
-        better = [(each["change"], _why(each)) for each in report["better"]]
+        better = [(change["change"], _describe_change(change)) for change in report["better"]]
         columns = ("change", "what it does")
         yield Card("better", "What would be better", "", "", columns, better, (), (0, 1))
     yield Card("notes", "Notes", "", "", notes=report["notes"])
@@ -139,4 +141,4 @@ def _parts(report: Json, name: str) -> list[Part]:
         ("ranks wait for each other", "--waiting", step["ranks"]),
         ("ranks wait for data", "--padding", step["data"]),
     )
-    return [Part(word, colour, unit * each) for word, colour, each in shares if each > 0.001]
+    return [Part(word, colour, unit * share) for word, colour, share in shares if share > 0.001]

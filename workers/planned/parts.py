@@ -15,7 +15,7 @@ from ...balancer.pool.messages import (
     PartMade,
     PartMeasured,
 )
-from ...balancer.run.tasks import LOAD, MEASURE, TASK_HEAD, FailedSample, Made, Measured
+from ...balancer.run.tasks import LOAD, MEASURE, TASK_HEAD, FailedSample, LoadedBatch, Measured
 from ..codec.batches import encode_batch
 from ..codec.contents import Buffer
 from .reader import PlannedReader
@@ -41,7 +41,7 @@ def do_part(
         done = reader.do([*part.task], collates=part.form == BATCH)
         if part.form == COSTS:
             return _answer_costs(reader, part, done), []
-        loaded = done if type(done) is Made else Made(done)
+        loaded = done if type(done) is LoadedBatch else LoadedBatch(done)
         try:
             frames = [] if loaded.batch is None else encode(loaded.batch)
         except (TypeError, ValueError) as error:
@@ -55,7 +55,7 @@ def do_part(
     return _answer(part, loaded, serial if frames else 0, frames, _took_us(since)), frames
 
 
-def _find_refused(reader: PlannedReader, part: DoPart, loaded: Made, encode: Encode) -> str:
+def _find_refused(reader: PlannedReader, part: DoPart, loaded: LoadedBatch, encode: Encode) -> str:
     """Return the name of the sample that `encode` refuses, to begin an error; "" of a batch."""
     bad = {place for place, _ in loaded.failed}
     good = [index for place, index in enumerate(part.task[TASK_HEAD:]) if place not in bad]
@@ -80,7 +80,9 @@ def _answer_costs(reader: PlannedReader, part: DoPart, done: Measured) -> PartMe
     )  # fmt: skip
 
 
-def _answer(part: DoPart, load: Made, serial: int, frames: list[Buffer], took_us: int) -> PartMade:
+def _answer(
+    part: DoPart, load: LoadedBatch, serial: int, frames: list[Buffer], took_us: int
+) -> PartMade:
     sizes = tuple(map(len, frames))
     tokens, nbytes = (-1 if count is None else count for count in (load.label_tokens, load.nbytes))
     return PartMade(

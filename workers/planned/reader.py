@@ -13,7 +13,7 @@ from typing import Any
 
 from torch.utils.data import Dataset
 
-from ...balancer.run.tasks import LOOK, MEASURE, FailedSample, Load, Made, Measure, Measured
+from ...balancer.run.tasks import LOOK, MEASURE, FailedSample, Load, LoadedBatch, Measure, Measured
 from ..batches.map_reader import SEVERAL
 from ..batches.upcoming import expect_tasks
 from ..sources.costs import sample_nbytes
@@ -114,7 +114,7 @@ class PlannedReader(Dataset[Any]):
         return self.do(task)
 
     def do(self, task: list[int], collates: bool = True) -> Any:
-        """Do a task; unless `collates`, the batch of a Made is its samples that could be used."""
+        """Do a task; unless `collates`, LoadedBatch.batch is the samples that could be used."""
         kind, epoch, asked, *indexes = task
         if self._measurer.kept_samples is not None:
             self._measurer.kept_samples.begin(epoch)
@@ -138,18 +138,18 @@ class PlannedReader(Dataset[Any]):
         return done
 
     def _make_batch(self, task: Load, collates: bool) -> Any:
-        """Return a batch, or a Made where more than the batch is to be told."""
+        """Return a batch, or a LoadedBatch where more than the batch is to be told."""
         collate = self._collated if collates else lambda _, samples: samples
         if task.spare:
             return self._spare(task, collate)
         good = self._loaded(task)
         failed = tuple((p, sample) for p, sample in enumerate(good) if type(sample) is FailedSample)
         if failed and (not self._skips or any(sample.is_io for _, sample in failed)):
-            return Made(None, failed=failed)
+            return LoadedBatch(None, failed=failed)
         if failed:
             good = [sample for sample in good if type(sample) is not FailedSample]
         if not good and not (self._takes_empty and collates):
-            return Made(None, failed=failed)
+            return LoadedBatch(None, failed=failed)
         batch = collate(task, good)
         # Most batches are told of nothing more, and need no object of their own.
         count = self._count_labels if collates else None
@@ -159,11 +159,11 @@ class PlannedReader(Dataset[Any]):
 
     def _describe(
         self, task: Load, batch: Any, good: list[Any], failed: _Failures, count: CountLabels | None
-    ) -> Made:
+    ) -> LoadedBatch:
         """Return a batch of the samples that could be used, with what was asked about them."""
         bad = {place for place, _ in failed}
         indexes = [index for place, index in enumerate(task.indexes) if place not in bad]
-        return Made(
+        return LoadedBatch(
             batch,
             tuple(map(self._measurer.key, indexes)) if task.names else (),
             failed,
@@ -173,13 +173,13 @@ class PlannedReader(Dataset[Any]):
             sum(map(sample_nbytes, good)) if task.size else None,
         )
 
-    def _spare(self, task: Load, collate: Callable[[Load, list[Any]], Any]) -> Made:
+    def _spare(self, task: Load, collate: Callable[[Load, list[Any]], Any]) -> LoadedBatch:
         """Make a batch of the first sample that can be loaded."""
         for index in task.indexes:
             sample = self._load_one(task.epoch, index)
             if type(sample) is not FailedSample:
-                return Made(collate(task, [sample]))
-        return Made(None)
+                return LoadedBatch(collate(task, [sample]))
+        return LoadedBatch(None)
 
     def _collated(self, task: Load, samples: list[Any]) -> Any:
         if not self._draws:

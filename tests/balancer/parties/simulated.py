@@ -25,7 +25,7 @@ from counterpoise.balancer.parties.seats import LATE_S
 from counterpoise.balancer.parties.trainer_session import TrainerSession
 from counterpoise.balancer.pool.tickets import KeptPiece, Ticket
 from counterpoise.balancer.protocol.parts import EpochPosition, Weights
-from counterpoise.balancer.run.tasks import Made, MicrobatchFacts, RunStart
+from counterpoise.balancer.run.tasks import LoadedBatch, MicrobatchFacts, RunStart
 
 LATEST_S = 3000.0
 WEIGHTS = Weights(1, 1, 1, 1, 1, 1)
@@ -303,7 +303,7 @@ class Simulation:
                 return
             self._next[rank] += 1
             ticket = self._make(epoch, rank, index)
-            attempt.give(epoch.facts(rank, index), Made(ticket, label_tokens=5))
+            attempt.give(epoch.facts(rank, index), LoadedBatch(ticket, label_tokens=5))
 
     def _make(self, epoch: Epoch, rank: int, index: int) -> Ticket | None:
         if self.rng.random() < 0.1:

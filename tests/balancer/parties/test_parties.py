@@ -26,7 +26,7 @@ from counterpoise.balancer.parties.parties import Parties
 from counterpoise.balancer.pool.tickets import KeptPiece, Ticket
 from counterpoise.balancer.protocol.messages import Bye, PeerRejected, UnknownPeer
 from counterpoise.balancer.protocol.parts import EpochPosition, Ready, Weights
-from counterpoise.balancer.run.tasks import Made, MicrobatchFacts
+from counterpoise.balancer.run.tasks import LoadedBatch, MicrobatchFacts
 
 AT = EpochPosition(0, 0, 0, 0, "")
 LATER = EpochPosition(0, 0, 2, 0, "costs")
@@ -82,7 +82,7 @@ class World:
             self.parties._out = [each for each in out if each[1] != BeatBack(0, "")]
 
     def give(self, rank: int, step: int, ticket: Ticket | None = None) -> None:
-        self.parties.attempt.give(facts(rank, step), Made(ticket))
+        self.parties.attempt.give(facts(rank, step), LoadedBatch(ticket))
 
 
 def begun(**more: Any) -> World:

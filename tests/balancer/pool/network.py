@@ -8,7 +8,7 @@ from typing import Any
 from counterpoise.balancer.pool import messages as m
 from counterpoise.balancer.pool.pool import NetworkPool
 from counterpoise.balancer.pool.worker_session import PoolSession
-from counterpoise.balancer.run.tasks import MEASURE, TASK_HEAD, Killed, Load, Made, Measure
+from counterpoise.balancer.run.tasks import MEASURE, TASK_HEAD, Killed, Load, LoadedBatch, Measure
 
 # A ticket is held for so long before it is looked at, and freed.
 HELD_S = 0.2
@@ -252,7 +252,7 @@ class Network:
                 result = results[number]
                 if self.now < came.get(number, self.now) + HELD_S:
                     break
-                if isinstance(result, Made) and result.batch is not None:
+                if isinstance(result, LoadedBatch) and result.batch is not None:
                     if not result.batch.is_there:
                         break
                     self.check_ticket(number, open_tasks[number], result)
@@ -278,7 +278,7 @@ class Network:
     def is_quiet(self) -> bool:
         return all(not w.store and not w.part for w in self.workers.values() if not w.is_hung)
 
-    def check_ticket(self, number: int, task: list[int], made: Made) -> None:
+    def check_ticket(self, number: int, task: list[int], made: LoadedBatch) -> None:
         """Look at a microbatch where its workers keep it: each sample once, at its place."""
         indexes = task[TASK_HEAD:]
         if task[2] >> 3 & 1:
@@ -311,7 +311,9 @@ class Network:
             wanted = [(i,) if i not in self.faults.broken else None for i in indexes]
             if got != wanted:
                 self.problems.append(f"task {number}: costs {got}")
-        elif not isinstance(result, Made) or any(i not in self.faults.broken for i in indexes):
+        elif not isinstance(result, LoadedBatch) or any(
+            i not in self.faults.broken for i in indexes
+        ):
             self.problems.append(f"task {number}: {result}")
 
 

@@ -18,7 +18,7 @@ from counterpoise.balancer.protocol.job_spec import JobSpec
 from counterpoise.balancer.run.tasks import LocalArrival, RunStart
 from counterpoise.loader.balanced.settings import LoopSettings
 from counterpoise.loader.resume.balanced_position import START
-from counterpoise.loader.step.ranks import Place
+from counterpoise.loader.step.ranks import Place, Ranks
 from counterpoise.loader.streams.loop import StreamLoop
 from counterpoise.loader.streams.pack_loader import StreamPlace
 from counterpoise.loader.streams.packing import Limits
@@ -179,7 +179,8 @@ class Setting:
             drop_last=self.drop_last,
         )  # fmt: skip
         local: Any = SimpleNamespace(
-            given=SimpleNamespace(name=""), batches=SimpleNamespace(in_worker=collate_packed),
+            arguments=SimpleNamespace(ranks=Ranks()),
+            batches=SimpleNamespace(in_worker=collate_packed),
             takes_empty=self.takes_empty, timeout_s=None,
         )  # fmt: skip
         board, loops = Board(self.ranks), []

@@ -123,7 +123,7 @@ def test_a_second_run_writes_nothing_and_one_for_a_lost_shard_that_one(
     written = list[str]()
     write = shards.write_shard
 
-    def counting(task: shards.ShardTask, given: shards.Given) -> shards.WrittenShard:
+    def counting(task: shards.ShardTask, given: shards.SourceOptions) -> shards.WrittenShard:
         written.append(Path(task.path).name)
         return write(task, given)
 

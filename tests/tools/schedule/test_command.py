@@ -414,5 +414,5 @@ def test_costs_of_many_ranks_look_at_the_placement_once_or_twice() -> None:
             return super().__iter__()
 
     program = schedule("1f1b", ranks=64, microbatches=2)
-    GivenTimes({}).of(replace(program, placement=Placement(program.placement)))
+    GivenTimes({}).price(replace(program, placement=Placement(program.placement)))
     assert looks < 8

@@ -10,7 +10,7 @@ import torch
 
 from counterpoise.balancer.pool.messages import BATCH, COSTS, SAMPLES, DoPart, FailedPlace
 from counterpoise.balancer.pool.messages import PartBroken as Broken
-from counterpoise.balancer.run.tasks import Load, Made, Measure
+from counterpoise.balancer.run.tasks import Load, LoadedBatch, Measure
 from counterpoise.workers.codec.batches import decode_batch
 from counterpoise.workers.planned.parts import do_part
 from counterpoise.workers.planned.reader import PlannedReader
@@ -243,5 +243,5 @@ def test_a_local_loop_keeps_nothing():
     reader = reader_of(data)
     reader.do(Measure(0, (1, 2)).packed())
     made = reader.do(Load(0, (1, 2), names=True).packed())
-    assert type(made) is Made
+    assert type(made) is LoadedBatch
     assert data.loads == {1: 2, 2: 2}

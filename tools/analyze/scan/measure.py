@@ -45,13 +45,13 @@ def measure_task(task: ScanTask, options: ScanOptions) -> Rows:
         mixture: Any = unwrap_dataset(source)
         source.epoch_rows.refuse_unsaid_costs()
 
-        def source_at(index: int) -> str:
+        def find_source(index: int) -> str:
             if isinstance(mixture, Mixture):
                 return mixture.find_source(mixture.key(index))
-            return _series_of(source, index) if isinstance(source, RecordDataset) else label
+            return _find_series(source, index) if isinstance(source, RecordDataset) else label
 
         try:
-            return _measure(source, chosen, options, source_at)
+            return _measure(source, chosen, options, find_source)
         finally:
             source.keep()
     chosen_by_shard = task.chosen or (None,) * len(task.paths)
@@ -81,12 +81,12 @@ def _measure_shard(path: str, chosen: Sequence[int] | None, options: ScanOptions
     dataset.write_from = WRITE_FROM
     try:
         indexes = range(len(dataset)) if chosen is None else chosen
-        return _measure(dataset, indexes, options, lambda index: _series_of(dataset, index))
+        return _measure(dataset, indexes, options, lambda index: _find_series(dataset, index))
     finally:
         dataset.keep()
 
 
-def _series_of(dataset: Any, index: int) -> str:
+def _find_series(dataset: Any, index: int) -> str:
     """Return the name that a sample's file shares with others of its series."""
     return shard_series(Path(dataset.locate_file(index)))
 
@@ -102,7 +102,7 @@ def _measure(
             from ....workers.stores.files import expect_samples  # what is local does without
 
             soon = indexes[number : number + 2 * STORED_AHEAD]
-            expect_samples(source, ((each, not options.decode) for each in soon))
+            expect_samples(source, ((ahead, not options.decode) for ahead in soon))
         try:
             probe = _measure_sample(source, index, options.decode)
         except Exception as error:

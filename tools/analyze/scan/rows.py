@@ -81,9 +81,9 @@ def merge(parts: Iterable[Rows]) -> Rows:
     >>> both.costs.tolist(), both.keys, both.sources, both.source_of.tolist()
     ([[5], [5]], ('a', 'a'), ('web',), [0, 0])
     """
-    every = list(parts)
-    filled = [part for part in every if len(part)]
-    failures = tuple(failure for part in every for failure in part.failures)
+    all_parts = list(parts)
+    filled = [part for part in all_parts if len(part)]
+    failures = tuple(failure for part in all_parts for failure in part.failures)
     # Without samples there are no resources to compare, only failures.
     if not filled:
         return no_rows(failures)
@@ -107,13 +107,9 @@ def merge(parts: Iterable[Rows]) -> Rows:
     if any(part.keys for part in filled):
         keys = tuple(part.key(row) for part in filled for row in range(len(part)))
     return Rows(
-        resources=resources,
-        costs=np.concatenate([part.costs for part in filled]),
-        source_of=np.concatenate(renumbered),
-        sources=tuple(numbers),
-        keys=keys,
-        failures=failures,
-    )
+        resources=resources, costs=np.concatenate([part.costs for part in filled]),
+        source_of=np.concatenate(renumbered), sources=tuple(numbers), keys=keys, failures=failures,
+    )  # fmt: skip
 
 
 def select_rows(rows: Rows, numbers: Int64) -> Rows:
@@ -178,26 +174,26 @@ def read_table(path: Path, resources: tuple[str, ...] = ()) -> Rows:
     resources: the columns that hold costs, by default those of DEFAULT_RESOURCES that exist.
     """
     table = open_table(path)
-    wanted = _resources(table, resources)
-    others = (name for name in OTHER_COLUMNS if name in table.names)
-    columns = table.columns([*wanted, *others])
+    cost_names = _resources(table, resources)
+    label_names = (name for name in OTHER_COLUMNS if name in table.names)
+    columns = table.columns([*cost_names, *label_names])
     names = columns.get("key")
-    fitting = {name: _fitting(path, name, columns[name]) for name in wanted}
+    fitting = {name: _fitting(path, name, columns[name]) for name in cost_names}
     lines = [Failure(f"line {n}", path.name, "unreadable", why) for n, why in table.bad_lines]
     failures = (*lines, *_unusable_rows(path, columns, fitting, names))
     usable = np.flatnonzero(np.all(list(fitting.values()), axis=0))
     if not len(usable):
         return no_rows(failures)
     return Rows(
-        resources=wanted,
-        costs=np.stack([columns[name][usable].astype(np.int64) for name in wanted], axis=1),
+        resources=cost_names,
+        costs=np.stack([columns[name][usable].astype(np.int64) for name in cost_names], axis=1),
         **_sources(table, columns.get("source"), usable),
         keys=() if names is None else tuple(map(str, names[usable].tolist())),
         failures=failures,
     )
 
 
-def _resources(table: Table, wanted: tuple[str, ...]) -> tuple[str, ...]:
+def _resources(table: Table, resources: tuple[str, ...]) -> tuple[str, ...]:
     path = table.path
     if {"stamp", "place_ends"} <= {*table.names}:
         shard = path.name.removesuffix(".index.npz")
@@ -211,13 +207,13 @@ def _resources(table: Table, wanted: tuple[str, ...]) -> tuple[str, ...]:
             f"{path}: no line is a JSON object; line {number} is {why}: write one for each "
             'sample, such as {"tokens": 5}'
         )
-    found = wanted or tuple(name for name in DEFAULT_RESOURCES if name in table.names)
-    if not found:
+    names = resources or tuple(name for name in DEFAULT_RESOURCES if name in table.names)
+    if not names:
         raise ValueError(
             f"{path} has none of the columns {', '.join(DEFAULT_RESOURCES)}; it has {table.has}: "
             "say which are costs with --resource NAME"
         )
-    return found
+    return names
 
 
 def _unusable_rows(
@@ -227,8 +223,8 @@ def _unusable_rows(
     for row in np.flatnonzero(~np.all(list(fitting.values()), axis=0)).tolist():
         key = f"row {row}" if names is None else str(names[row])
         unusable = [name for name, fits in fitting.items() if not fits[row]]
-        found = [bad_cost(name, columns[name][row]) for name in unusable]
-        yield Failure(key, path.name, "unreadable", "; ".join(found))
+        reasons = [bad_cost(name, columns[name][row]) for name in unusable]
+        yield Failure(key, path.name, "unreadable", "; ".join(reasons))
 
 
 def _fitting(path: Path, name: str, column: npt.NDArray[Any]) -> Fits:

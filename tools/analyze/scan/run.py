@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from rich.progress import Progress as Bars
 
 from ....balancer.planning.kernels.arrays import Int64
 from ....workers.sources.data_identity import KnownData
@@ -18,7 +19,15 @@ from ....workers.sources.plain import unwrap_dataset
 from ...runners import Runner
 from .measure import count_samples, measure_task
 from .rows import Rows, load_rows, merge, save_rows, select_resources, select_rows
-from .sources import TASK_ROWS, ScanOptions, ScanTask, make_transform, open_dataset
+from .sources import (
+    TASK_ROWS,
+    ScanOptions,
+    ScanTask,
+    find_tasks,
+    make_transform,
+    open_dataset,
+    with_found_costs,
+)
 
 Progress = Callable[[int, int], object]
 # Changes whenever the saved rows change their form.
@@ -27,28 +36,42 @@ FORMAT = 3
 REPORT_EVERY = 64
 
 
+def scan_sources(
+    sources: Sequence[str], options: ScanOptions, parts: Path, run: Runner, progress: Bars,
+    samples: int = 0,
+) -> tuple[Rows, int, str]:  # fmt: skip
+    """Return `scan_all` of sources, with bars, and in words what costs were found."""
+    listing = progress.add_task("list", total=None, live="")
+    tasks = find_tasks(sources)
+    progress.update(listing, total=1, completed=1)
+    options = with_found_costs(tasks, options)
+    scanning = progress.add_task("scan", total=None, live="")
+
+    def show(finished: int, pieces: int) -> None:
+        progress.update(scanning, completed=finished, total=pieces)
+
+    rows, total = scan_all(tasks, options, parts, run, samples, show)
+    return rows, total, "" if options.found_costs is None else options.found_costs.describe()
+
+
 def scan_all(
-    tasks: Sequence[ScanTask],
-    options: ScanOptions,
-    parts: Path,
-    run: Runner,
-    sample: int = 0,
+    tasks: Sequence[ScanTask], options: ScanOptions, parts: Path, run: Runner, sample: int = 0,
     progress: Progress = lambda _finished, _tasks: None,
-) -> tuple[Rows, int]:
+) -> tuple[Rows, int]:  # fmt: skip
     """Return the merged rows, and the number of samples in the whole data set.
 
     parts: the folder of saved rows. sample: measure that many samples, drawn at random (0: all).
     progress(finished tasks, tasks) is called as the scan goes on.
     """
     tables = [measure_task(task, options) for task in tasks if task.kind == "table"]
-    others = [task for task in tasks if task.kind != "table"]
+    sample_tasks = [task for task in tasks if task.kind != "table"]
     # A table is read as a whole, so with tables the sample is drawn from the merged rows.
     if sample and not tables:
-        pieces, total = _draw_pieces(others, options, run, sample)
+        pieces, total = _draw_pieces(sample_tasks, options, run, sample)
     else:
-        pieces, total = whole_pieces(others, options), 0  # counted below
-    found = _scan_pieces(pieces, options, parts, run, progress)
-    rows = merge(select_resources(part, options.resources) for part in (*found, *tables))
+        pieces, total = whole_pieces(sample_tasks, options), 0  # counted below
+    scanned = _scan_pieces(pieces, options, parts, run, progress)
+    rows = merge(select_resources(part, options.resources) for part in (*scanned, *tables))
     if sample and not tables:
         return rows, total
     total = len(rows) + len(rows.failures)
@@ -58,27 +81,23 @@ def scan_all(
 
 
 def _scan_pieces(
-    pieces: Sequence[ScanTask],
-    options: ScanOptions,
-    parts: Path,
-    run: Runner,
-    progress: Progress,
-) -> list[Rows]:
+    pieces: Sequence[ScanTask], options: ScanOptions, parts: Path, run: Runner, progress: Progress,
+) -> list[Rows]:  # fmt: skip
     """Return the rows of each piece: those saved earlier, and the others scanned and saved now."""
-    paths, found = list[Path](), dict[int, Rows]()
+    paths, rows_by_piece = list[Path](), dict[int, Rows]()
     for number, piece in enumerate(pieces):
         paths.append(parts / f"{_cache_key(piece, options)}.npz")
         if (rows := load_rows(paths[-1])) is not None:
-            found[number] = rows
+            rows_by_piece[number] = rows
         if (number + 1) % REPORT_EVERY == 0:
-            progress(len(found), len(pieces))
-    missing = [number for number in range(len(pieces)) if number not in found]
-    progress(len(found), len(pieces))
+            progress(len(rows_by_piece), len(pieces))
+    missing = [number for number in range(len(pieces)) if number not in rows_by_piece]
+    progress(len(rows_by_piece), len(pieces))
     for at, rows in run(measure_task, [pieces[number] for number in missing], options):
         save_rows(paths[missing[at]], rows)
-        found[missing[at]] = rows
-        progress(len(found), len(pieces))
-    return [found[number] for number in range(len(pieces))]
+        rows_by_piece[missing[at]] = rows
+        progress(len(rows_by_piece), len(pieces))
+    return [rows_by_piece[number] for number in range(len(pieces))]
 
 
 def _draw_pieces(
@@ -86,9 +105,9 @@ def _draw_pieces(
 ) -> tuple[list[ScanTask], int]:
     """Count all samples, and return the tasks with the rows drawn from each, and the count."""
     counts: list[tuple[int, ...]] = [()] * len(tasks)
-    for number, found in run(count_samples, tasks, options):
-        counts[number] = found
-    sizes = np.array([max(0, count) for found in counts for count in found], np.int64)
+    for number, file_counts in run(count_samples, tasks, options):
+        counts[number] = file_counts
+    sizes = np.array([max(0, count) for file_counts in counts for count in file_counts], np.int64)
     total = int(sizes.sum())
     if total <= sample:
         return whole_pieces(tasks, options), total
@@ -97,8 +116,8 @@ def _draw_pieces(
     shard_of = np.searchsorted(ends, drawn, side="right")
     rows = [drawn[shard_of == shard] - (ends[shard] - sizes[shard]) for shard in range(len(sizes))]
     remaining, pieces = iter(rows), list[ScanTask]()
-    for task, found in zip(tasks, counts, strict=True):
-        chosen = tuple(tuple(next(remaining).tolist()) for _ in found)
+    for task, file_counts in zip(tasks, counts, strict=True):
+        chosen = tuple(tuple(next(remaining).tolist()) for _ in file_counts)
         pieces.append(replace(task, chosen=chosen))
     return pieces, total
 
@@ -130,8 +149,8 @@ def _cache_key(task: ScanTask, options: ScanOptions) -> str:
     elif hasattr(transform := make_transform(options), "fingerprint"):
         code = transform.fingerprint()
     chosen = [options.transform_path, options.cost_path, options.decode]
-    found = None if options.found is None else options.found.to_dict()
-    return digest([FORMAT, task.fingerprint(), *chosen, found, code, library_versions()])
+    costs = None if options.found_costs is None else options.found_costs.to_dict()
+    return digest([FORMAT, task.fingerprint(), *chosen, costs, code, library_versions()])
 
 
 def _draw(total: int, sample: int) -> Int64:

@@ -44,8 +44,8 @@ class ScanOptions:
 
     transform_path: VisionLanguage by default. cost_path: import path of a function from a loaded
     sample to its cost. resources: the costs to keep, all by default. cache: folder for indexes and
-    costs, beside the shards by default. found: what samples cost, where the data do not say it
-    (`with_found_costs`).
+    costs, beside the shards by default. found_costs: what samples cost, where the data do not say
+    it (`with_found_costs`).
     """
 
     transform_path: str = ""
@@ -53,7 +53,7 @@ class ScanOptions:
     resources: tuple[str, ...] = ()
     decode: bool = False
     cache: str = ""
-    found: FoundCosts | None = None
+    found_costs: FoundCosts | None = None
 
 
 @lru_cache(maxsize=4)
@@ -61,8 +61,8 @@ def make_transform(options: ScanOptions) -> Any:
     """Return the transform at transform_path (called first if it is a class), or VisionLanguage."""
     if not options.transform_path:
         return VisionLanguage()
-    found = import_object(options.transform_path)
-    return found() if isinstance(found, type) else found
+    transform = import_object(options.transform_path)
+    return transform() if isinstance(transform, type) else transform
 
 
 def shard_series(path: Path) -> str:
@@ -86,9 +86,9 @@ def open_dataset(path: str, options: ScanOptions) -> Source:
         return opened
     dataset = find_dataset(path)
     source = as_source(dataset, cost=cost_function(options))
-    if options.found is None or source.knows_costs:
+    if options.found_costs is None or source.knows_costs:
         return source
-    return FoundSource(dataset, options.found, None)
+    return FoundSource(dataset, options.found_costs, None)
 
 
 def find_dataset(path: str, cache: str | None = None) -> Any:
@@ -100,9 +100,9 @@ def find_dataset(path: str, cache: str | None = None) -> Any:
         return Mixture.from_file(path)
     if not is_import_path(path):
         return open_data(path, cache=cache)
-    found = import_object(path)
-    is_dataset = hasattr(found, "__getitem__") and not isinstance(found, type)
-    return found if is_dataset else found()
+    dataset = import_object(path)
+    is_dataset = hasattr(dataset, "__getitem__") and not isinstance(dataset, type)
+    return dataset if is_dataset else dataset()
 
 
 def open_shard(path: str, options: ScanOptions) -> Any:
@@ -113,8 +113,8 @@ def open_shard(path: str, options: ScanOptions) -> Any:
 def _open_files(pattern: Any, kind: Callable[..., Any], options: ScanOptions) -> Any:
     transform = make_transform(options)
     cost = cost_function(options)
-    if cost is None and options.found is not None and not hasattr(transform, "probe"):
-        cost = options.found.measure
+    if cost is None and options.found_costs is not None and not hasattr(transform, "probe"):
+        cost = options.found_costs.measure
     return kind(pattern, transform=transform, cache=options.cache or None, cost=cost)
 
 
@@ -139,8 +139,8 @@ def with_found_costs(tasks: Sequence["ScanTask"], options: ScanOptions) -> ScanO
                     unknown.append(open_shard(path, options))
     unknown = [source for source in unknown if not source.knows_costs]
     samples = hold_first(_first_samples(unknown), LEAST_HELD) if unknown else []
-    found = find_costs(samples) if samples else None
-    return replace(options, found=found) if found is not None and found.found else options
+    costs = find_costs(samples) if samples else None
+    return replace(options, found_costs=costs) if costs is not None and costs.found else options
 
 
 def _first_samples(sources: Sequence[Source]) -> Iterator[Any]:
@@ -288,7 +288,7 @@ def _file_state(path: str) -> tuple[int, int]:
 def _files(source: str) -> list[tuple[str, int]]:
     """Return files and their sizes."""
     if is_url(source):
-        return [(each.url, each.size) for each in list_urls(source)]
+        return [(file.url, file.size) for file in list_urls(source)]
     if not Path(source).is_dir():
         return [(str(path), path.stat().st_size) for path in find_shards(source)]
     with os.scandir(source) as entries:
