@@ -38,9 +38,8 @@ def arrow_files(folder: Path, root: str | Path | None) -> tuple[Path, ...]:
         )
     try:
         state = json.loads((folder / STATE).read_text())
-        names = [
-            file["filename"] for file in state["_data_files"]
-        ]  # of a file that may say anything
+        # The file may say anything.
+        names = [file["filename"] for file in state["_data_files"]]
         if not names or any(name in ("", "..") or Path(name).name != name for name in names):
             raise ValueError(f"it names {names!r:.120}, needed are files in the folder itself")
     except (ValueError, KeyError, TypeError, RecursionError) as error:

@@ -94,11 +94,11 @@ def _find_identity(
         parts = [_find_identity(part, None, None, looks, has_marks) for part in dataset.datasets]
         return _label(dataset, digest(parts))
     # To look at these takes no loading, and draws nothing.
-    if rows := _find_columns(dataset):
-        most = min(samples if samples is not None else len(dataset), *map(len, rows))
-        first_values = [column[index] for column in rows for index in spread(most)]
-        if looks or all(isinstance(sample, str | int | float) for sample in first_values):
-            return _label(dataset, digest([summarize_content(sample) for sample in first_values]))
+    if columns := _find_columns(dataset):
+        most = min(samples if samples is not None else len(dataset), *map(len, columns))
+        spread_samples = [column[index] for column in columns for index in spread(most)]
+        if looks or all(isinstance(sample, str | int | float) for sample in spread_samples):
+            return _label(dataset, digest([summarize_content(sample) for sample in spread_samples]))
     # Keys name samples for good; where there are none only the class is known.
     if key is not None and samples is not None:
         return _label(dataset, digest([str(key(index)) for index in spread(samples)]))
@@ -116,8 +116,8 @@ def _source_digest(dataset: Any, samples: int | None = None) -> str | None:
 def _find_columns(dataset: Any) -> list[Any]:
     """Return what holds a dataset's samples one by one; nothing where they have to be loaded."""
     tensors = getattr(dataset, "tensors", None)  # as torch's TensorDataset
-    rows = list(tensors) if isinstance(tensors, tuple) else [dataset]
-    return [row for row in rows if type(row) in (list, tuple) or (_is_array(row) and row.ndim)]
+    columns = list(tensors) if isinstance(tensors, tuple) else [dataset]
+    return [c for c in columns if type(c) in (list, tuple) or (_is_array(c) and c.ndim)]
 
 
 def summarize_content(value: Any, depth: int = DEPTH, is_exact: bool = True) -> Any:

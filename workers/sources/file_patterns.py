@@ -164,10 +164,8 @@ def _find_existing(path: Path, text: str, extensions: Sequence[str]) -> list[Pat
     else:
         names, shown_pattern = _glob(path), str(path)
         pulled = _glob(Path(f"{path}.dvc"))
-        for folder in {
-            path.parent,
-            *(parent for parent in path.parents if glob.has_magic(str(parent))),
-        }:
+        magic = (parent for parent in path.parents if glob.has_magic(str(parent)))
+        for folder in {path.parent, *magic}:
             for match in _glob(folder):
                 # what has an extension may be any file; the others are links to folders
                 if not (match.is_symlink() and match.suffix):

@@ -99,9 +99,8 @@ class ReadAhead:
         """Say what is asked for next, all of it and in this order."""
         places = {part: place for place, part in enumerate(dict.fromkeys(ranges))}
         with self._lock:
-            for gone in [
-                part for part in self._requests if part not in places
-            ]:  # its bytes free the bound
+            # What is not asked for any more frees its bytes.
+            for gone in [part for part in self._requests if part not in places]:
                 for request in self._take(gone):
                     if not request.expected and request.answer is not None:
                         request.answer.cancel()
