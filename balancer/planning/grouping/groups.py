@@ -103,10 +103,10 @@ def split_largest(sizes: Int64, group_of: Int64, chosen: Int64, parts: int) -> t
         if not heap:
             break
         _, group = heapq.heappop(heap)
-        parts, loads = _halves(sizes, held[group])
-        held[group] = parts[0]
-        held.append(parts[1])
-        group_of[parts[1]] = number
+        (first, second), loads = _halves(sizes, held[group])
+        held[group] = first
+        held.append(second)
+        group_of[second] = number
         for part, load in zip((group, number), loads, strict=True):
             if len(held[part]) > 1:
                 heapq.heappush(heap, (-load, part))
