@@ -11,7 +11,6 @@ Class = TypeVar("Class", bound=type[Any])
 # For an argument, the class of the value that it may be: {"balance": Balance}. Called when a wrong
 # name is answered, so that nothing is imported before.
 ValueClasses = Callable[[], Mapping[str, type[Any]]]
-VALUE_CLASSES: dict[type[Any], ValueClasses] = {}
 
 
 def check_name(what: str, value: object, names: Collection[str], more: str = "") -> None:
@@ -43,18 +42,17 @@ def explain_arguments(
     """
 
     def decorate(cls: Class) -> Class:
-        init, names = cls.__init__, [*inspect.signature(cls).parameters]
-        VALUE_CLASSES[cls] = value_classes
+        init, known = cls.__init__, {*inspect.signature(cls).parameters}
+        cls._value_classes = value_classes  # for unknown_arguments.py
 
         @functools.wraps(init)
         def checked(self: object, *args: Any, **kwargs: Any) -> None:
             if not kwargs.keys() <= known:
                 from .unknown_arguments import explain_unknown  # here: it is rarely needed
 
-                raise TypeError(explain_unknown(cls, names, kwargs, words))
+                raise TypeError(explain_unknown(cls, kwargs, words))
             init(self, *args, **kwargs)
 
-        known = {*names}
         cls.__init__ = checked
         return cls
 

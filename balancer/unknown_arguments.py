@@ -1,19 +1,16 @@
 """Says what to write in place of an argument that a constructor does not have."""
 
 import inspect
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from difflib import get_close_matches
 from typing import Any
 
-from .near_names import VALUE_CLASSES
 
-
-def explain_unknown(
-    cls: type[Any], names: list[str], arguments: Mapping[str, Any], words: Mapping[str, str]
-) -> str:
+def explain_unknown(cls: type[Any], arguments: Mapping[str, Any], words: Mapping[str, str]) -> str:
     """Return what to write in place of the first of a constructor's arguments that it lacks."""
+    names = [*inspect.signature(cls).parameters]
     unknown = {name: value for name, value in arguments.items() if name not in names}
-    first, homes = next(iter(unknown)), VALUE_CLASSES[cls]()
+    first, homes = next(iter(unknown)), find_value_classes(cls)
     for argument, home in homes.items():
         moved = {name: value for name, value in unknown.items() if _has_field(home, name)}
         if moved:
@@ -37,9 +34,15 @@ def explain_unknown(
     return f"{cls.__name__} has no argument {first}{hint}"
 
 
+def find_value_classes(cls: type[Any]) -> Mapping[str, type[Any]]:
+    """Return the class of the value that an argument of a constructor may be, by the argument."""
+    list_classes: Callable[[], Mapping[str, type[Any]]] = getattr(cls, "_value_classes", dict)
+    return list_classes()
+
+
 def _has_field(cls: type[Any], name: str) -> bool:
     """Return whether a value's constructor, or that of a value in it, has an argument."""
-    inner = VALUE_CLASSES[cls]().values() if cls in VALUE_CLASSES else ()
+    inner = find_value_classes(cls).values()
     return name in inspect.signature(cls).parameters or any(_has_field(c, name) for c in inner)
 
 
@@ -51,7 +54,7 @@ def _expression(cls: type[Any], fields: Mapping[str, Any], short: object = None)
     if short is None and first.name not in fields and first.default is first.empty:
         shown = ["..."]
     shown += [f"{name}={_show(value)}" for name, value in fields.items() if name in parameters]
-    for argument, home in (VALUE_CLASSES[cls]() if cls in VALUE_CLASSES else {}).items():
+    for argument, home in find_value_classes(cls).items():
         inner = {n: v for n, v in fields.items() if n not in parameters and _has_field(home, n)}
         if inner:
             shown.append(f"{argument}={_expression(home, inner)}")

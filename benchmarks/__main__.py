@@ -4,7 +4,7 @@ The last line of standard output is the JSON object, with --json; all else goes 
 """
 
 from counterpoise.tools.cli import main
-from counterpoise.tools.console.lazy_group import LazyGroup
+from counterpoise.tools.console.commands import LazyGroup
 
 BENCHES = {
     "analyze": ("analyze", "The header-only scan against `tar tf` and reading headers."),

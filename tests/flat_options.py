@@ -12,7 +12,7 @@ FIELDS = {
     "layout": {"pad_id": "pad_id", "shift_labels": "shift_labels"},
     "pipeline": {"ordering": "ordering"},
     "work": {"work": "kind", "time_ns": "time_ns"},
-    "shapes": {name: name for name in ("align", "cp", "buckets", "max_shapes")},
+    "shapes": {name: name for name in ("align", "cp", "buckets")},
     "images": {name: name for name in ("dispatch", "all_or_none", "dummy_tile")},
 }
 MAKERS: dict[str, Any] = {"work": Work, "shapes": Shapes, "images": Images}

@@ -12,9 +12,12 @@ from types import ModuleType
 from typing import Any
 
 import pytest
+from torch.utils.data import DataLoader as TorchDataLoader
 
 import counterpoise
-from counterpoise.loader import BalancedBatchSampler, Balancer, DataLoader, OnError, Ranks
+from counterpoise.balancer.unknown_arguments import find_value_classes
+from counterpoise.loader import Balance, BalancedBatchSampler, Balancer, DataLoader, OnError, Ranks
+from counterpoise.sched.runtime import Pipeline
 from tests.docs.pages import all_pages
 from tests.imports import ROOT, modules, tree_of
 
@@ -106,12 +109,35 @@ def test_the_stub_offers_the_names_that_the_package_has(root: Path) -> None:
 # The most arguments of a constructor: torch's 17, and ours. They only fall.
 MOST_ARGUMENTS: dict[Any, int] = {
     DataLoader: 17 + 12,
+    Balance: 16,
+    Pipeline: 12,
     BalancedBatchSampler: 8,
     Ranks: 3,
     Balancer: 3,
     OnError: 4,
 }
+# Of these three together, a value counting as its fields; of a Layout only two were Balance's.
+MOST_SETTINGS, OWN_OF_LAYOUT = 68, 2
 MOST_NAMES = 26
+
+
+def _settings_of(constructor: Any) -> Iterator[str]:
+    """Yield what a user can set by a constructor: its arguments, or the fields of their values."""
+    classes = find_value_classes(constructor)
+    torchs = (
+        {*inspect.signature(TorchDataLoader).parameters} if constructor is DataLoader else set()
+    )
+    for name in inspect.signature(constructor).parameters:
+        value_class = classes.get(name)
+        if value_class in (None, Balance):
+            yield from {name} - torchs
+        else:
+            yield from (f"{name}.{field}" for field in inspect.signature(value_class).parameters)
+
+
+def test_the_constructors_have_few_settings_together() -> None:
+    settings = [name for made in (DataLoader, Balance, Pipeline) for name in _settings_of(made)]
+    assert len(settings) - OWN_OF_LAYOUT <= MOST_SETTINGS
 
 
 @pytest.mark.parametrize("constructor", MOST_ARGUMENTS)

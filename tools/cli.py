@@ -12,7 +12,7 @@ import click
 
 from ..balancer.protocol.records import VERSION
 from ..workers.sources.visible_text import visible
-from .console.lazy_group import LazyGroup
+from .console.commands import LazyGroup
 
 LONGEST = 2000
 # name: (module in this folder, summary)

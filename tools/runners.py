@@ -21,8 +21,10 @@ from .console.commands import COUNT
 from .console.signals import stop_on_signal
 
 TaskFunction = Callable[[Any, Any], Any]
-# Applies a function to tasks in any order, and yields (number of the task, result).
-Runner = Callable[[TaskFunction, Sequence[Any], Any], Iterator[tuple[int, Any]]]
+# The number of a task and its result, in any order.
+Results = Iterator[tuple[int, Any]]
+# Applies a function to tasks.
+Runner = Callable[[TaskFunction, Sequence[Any], Any], Results]
 CONNECT_TIMEOUT_S = 5.0
 
 
@@ -40,9 +42,7 @@ def runner_options(command: Callable[..., Any]) -> Callable[..., Any]:
     return count(cluster(with_runner))
 
 
-def in_this_process(
-    function: TaskFunction, tasks: Sequence[Any], options: Any
-) -> Iterator[tuple[int, Any]]:
+def in_this_process(function: TaskFunction, tasks: Sequence[Any], options: Any) -> Results:
     """Apply the function to one task after the other."""
     for number, task in enumerate(tasks):
         yield number, function(task, options)
@@ -56,9 +56,7 @@ def on_cores(workers: int | None = None) -> Runner:
     """
     cores = workers or len(os.sched_getaffinity(0))
 
-    def run(
-        function: TaskFunction, tasks: Sequence[Any], options: Any
-    ) -> Iterator[tuple[int, Any]]:
+    def run(function: TaskFunction, tasks: Sequence[Any], options: Any) -> Results:
         if cores < 2 or len(tasks) < 2:
             yield from in_this_process(function, tasks, options)
             return
@@ -94,9 +92,7 @@ def on_ray(address: str) -> Runner:
     ray = import_ray("--ray")
     _check_reachable(address)
 
-    def run(
-        function: TaskFunction, tasks: Sequence[Any], options: Any
-    ) -> Iterator[tuple[int, Any]]:
+    def run(function: TaskFunction, tasks: Sequence[Any], options: Any) -> Results:
         if not ray.is_initialized():
             ray.init(address=address, log_to_driver=False, logging_level="warning")
         remote = ray.remote(num_cpus=1, max_retries=3, scheduling_strategy="SPREAD")(function)

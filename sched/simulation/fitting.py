@@ -132,7 +132,7 @@ def _residual(
 
 
 def fit_profile(
-    steps: Sequence[MeasuredStep], *, resources: Sequence[str] | None = None, p2p_ns: int = 0
+    steps: Sequence[MeasuredStep], *, resources: Sequence[str] | None = None
 ) -> FittedProfile:
     """Return the cost profile of measured steps, with an entry per stage, or rank, and kind.
 
@@ -154,7 +154,7 @@ def fit_profile(
         fits = [_fit(name, row, samples.get((name, row)), terms) for row in range(rows)]
         passes[name] = tuple(function for function, _ in fits)
         residuals[name] = tuple(residual for _, residual in fits)
-    profile = CostProfile(placement, passes, ranks, p2p_ns, _collectives(steps))
+    profile = CostProfile(placement, passes, ranks, collectives=_collectives(steps))
     return FittedProfile(profile, residuals)
 
 

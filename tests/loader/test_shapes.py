@@ -14,7 +14,6 @@ from torch._dynamo.utils import counters
 from counterpoise import Ranks
 from counterpoise.balancer import Images, PlanConfig, Shapes, Window, make_planner
 from counterpoise.balancer.planning.kernels.arrays import Int64
-from counterpoise.balancer.planning.problem.values import as_shapes
 from counterpoise.loader import (
     Balance,
     BalancedBatchSampler,
@@ -26,7 +25,7 @@ from counterpoise.loader import (
 from tests.flat_options import flat_balance
 
 RESOURCES = ("tiles", "tokens", "label_tokens")
-SHAPED = ("buckets", "max_shapes", "")
+SHAPED = ("buckets", "number", "")
 
 
 def random_setting(seed: int) -> tuple[Balance, PlanConfig, np.ndarray]:
@@ -44,7 +43,7 @@ def random_setting(seed: int) -> tuple[Balance, PlanConfig, np.ndarray]:
         inner = draw.integers(1, budget, draw.integers(1, 5)) // multiple * multiple
         options["buckets"] = {"tokens": [int(each) for each in inner if each] + [budget]}
     elif shaped:
-        options[shaped] = int(draw.integers(1, 9))
+        options["buckets"] = int(draw.integers(1, 9))
     if draw.integers(2):
         options["budgets"] = {"tiles": 40, **options["budgets"]}
     mode: Any = str(draw.choice(["exact", "exact", "window", "epoch"]))
@@ -90,7 +89,7 @@ def check_setting(seed: int) -> None:
     assert Counter(seen) == Counter(range(len(costs)))
     if buckets:
         assert shapes <= {*buckets}
-        assert len(shapes) <= (as_shapes(balance.shapes).max_shapes or len(buckets))
+        assert len(shapes) <= len(buckets)
 
 
 def check_microbatch(balance: Balance, config: PlanConfig, rows: Int64) -> set[int]:
@@ -187,10 +186,10 @@ def rows_of(loader: DataLoader) -> list[tuple[Any, ...]]:
 @pytest.mark.parametrize(
     ("options", "most"),
     [
-        ({"max_shapes": 4}, 4),
+        ({"buckets": 4}, 4),
         ({"buckets": {"tokens": [512, 768, 1024]}, "cp": 4}, 3),
-        ({"max_shapes": 1, "waits": "step"}, 1),
-        ({"max_shapes": 8, "mode": "window", "accumulate": 2}, 8),
+        ({"buckets": 1, "waits": "step"}, 1),
+        ({"buckets": 8, "mode": "window", "accumulate": 2}, 8),
     ],
 )
 def test_an_epoch_has_at_most_so_many_shapes(options: dict[str, Any], most: int) -> None:
@@ -204,29 +203,29 @@ def test_without_them_an_epoch_has_many_shapes() -> None:
 
 
 def test_workers_and_a_balancer_deliver_the_same(request: pytest.FixtureRequest) -> None:
-    here = rows_of(open_loader(max_shapes=4))
-    assert rows_of(open_loader(2, max_shapes=4)) == here
+    here = rows_of(open_loader(buckets=4))
+    assert rows_of(open_loader(2, buckets=4)) == here
     request.getfixturevalue("through_balancer")
-    loader = open_loader(1, max_shapes=4)
+    loader = open_loader(1, buckets=4)
     assert rows_of(loader) == here
     loader.close()
 
 
 def test_a_resumed_epoch_goes_on_and_other_shapes_are_refused() -> None:
-    whole, made = rows_of(open_loader(max_shapes=4)), open_loader(max_shapes=4)
+    whole, made = rows_of(open_loader(buckets=4)), open_loader(buckets=4)
     for _ in zip(range(7), made, strict=False):
         pass
-    resumed = open_loader(max_shapes=4)
+    resumed = open_loader(buckets=4)
     resumed.load_state_dict(made.state_dict())
     assert rows_of(resumed) == whole[7:]
-    for other in ({"max_shapes": 5}, {"max_shapes": 4, "cp": 16}, {}):
+    for other in ({"buckets": 5}, {"buckets": 4, "cp": 16}, {}):
         with pytest.raises(ValueError, match="only the very same plan"):
             open_loader(**other).load_state_dict(made.state_dict())
 
 
 def test_a_sampler_plans_shapes_and_the_collate_function_pads_to_them() -> None:
     balance = Balance(
-        budgets={"tokens": 1024}, shapes=Shapes(align=16, max_shapes=4), samples_per_step=64,
+        budgets={"tokens": 1024}, shapes=Shapes(align=16, buckets=4), samples_per_step=64,
         accumulate="auto", oversize="refuse",
     )  # fmt: skip
     sampler = BalancedBatchSampler({"tokens": LENGTHS}, balance, ranks=(0, 2))
@@ -261,11 +260,11 @@ def test_a_compiled_model_compiles_at_most_so_often() -> None:
         return counters["stats"]["unique_graphs"]
 
     with torch._dynamo.config.patch(cache_size_limit=64, accumulated_cache_size_limit=64):
-        assert compiled(20, max_shapes=2) <= 2
+        assert compiled(20, buckets=2) <= 2
         assert compiled(5, samples_per_step=20, align={}) > 2
 
 
-@pytest.mark.parametrize("shapes", [16, Shapes(16, cp=4, max_shapes=4), "fixed"])
+@pytest.mark.parametrize("shapes", [16, Shapes(16, cp=4, buckets=4), "fixed"])
 def test_a_collate_fn_of_ones_own_gets_the_sizes_that_are_planned(shapes: Any) -> None:
     balance = Balance(
         budgets={"tokens": 1024}, samples_per_step=64, accumulate="auto", oversize="refuse",
@@ -331,14 +330,13 @@ SIZED: dict[str, Any] = {"budgets": {"tokens": 4096}, "oversize": "refuse"}
         ({"cp": 0}, "cp is 0, allowed is the number of context-parallel ranks"),
         ({"buckets": {"tokens": []}}, "allowed are sizes of a microbatch"),
         ({"buckets": {"tokens": 4096}}, "allowed are sizes of a microbatch"),
-        ({"buckets": {"tokens": [9]}, "max_shapes": 4}, "buckets and max_shapes each say"),
-        ({"max_shapes": 4, "oversize": "refuse"}, "there is none: give budgets"),
-        ({"budgets": {"tokens": 4096}, "max_shapes": 4}, "use oversize 'refuse' or 'error'"),
+        ({"buckets": 4, "oversize": "refuse"}, "there is none: give budgets"),
+        ({"budgets": {"tokens": 4096}, "buckets": 4}, "use oversize 'refuse' or 'error'"),
         ({**SIZED, "buckets": {"tokens": [8192]}}, "largest bucket of tokens is 8192, and its"),
-        ({**SIZED, "max_shapes": 1, "align": {"tokens": 10}}, "of 10 .*: use 4090 or 4100"),
-        ({**SIZED, "max_shapes": 4, "work": "padded"}, "work or layout is 'padded'"),
-        ({**SIZED, "max_shapes": 4, "layout": "padded"}, "use layout 'packed'"),
-        ({**SIZED, "max_shapes": 4, "grouping": "auto"}, "grouping is 'auto'"),
+        ({**SIZED, "buckets": 1, "align": {"tokens": 10}}, "of 10 .*: use 4090 or 4100"),
+        ({**SIZED, "buckets": 4, "work": "padded"}, "work or layout is 'padded'"),
+        ({**SIZED, "buckets": 4, "layout": "padded"}, "use layout 'packed'"),
+        ({**SIZED, "buckets": 4, "grouping": "auto"}, "grouping is 'auto'"),
         ({"buckets": {"tokens": [9]}, "oversize": "refuse", "grouping": "fixed"}, "is 'fixed'"),
         ({"align": {"patches": 4}, "layout": "packed"}, "pads tokens alone: leave patches out"),
         (

@@ -8,7 +8,6 @@ from typing import Any
 
 import click
 import numpy as np
-from rich.progress import Progress
 from rich.table import Table
 from rich.text import Text
 
@@ -21,8 +20,8 @@ from ..runners import Runner, runner_options
 from .document import headline, plan_rows, render_page
 from .report import Json, LoopNow, make_report
 from .scan.rows import Rows
-from .scan.run import scan_all
-from .scan.sources import ScanOptions, find_tasks, reads_samples, with_found_costs
+from .scan.run import scan_sources
+from .scan.sources import ScanOptions, reads_samples
 
 OUT, BALANCE = Path("counterpoise-analysis"), "balance.json"
 
@@ -95,7 +94,9 @@ def command(
     named = [shown(source) if is_url(source) else source for source in sources]
     with live_progress() as progress:
         options = ScanOptions(**scan_options)
-        rows, total, costs_found = _scan(sources, options, out, samples or 0, run, progress)
+        rows, total, costs_found = scan_sources(
+            sources, options, out / "parts", run, progress, samples or 0
+        )
         if not total:
             raise ValueError(f"{', '.join(named)}: there is no sample in it; give one or more")
         planning = progress.add_task("plan", total=None, live="")
@@ -108,24 +109,6 @@ def command(
         report["recommended"]["settings"] = _add_table(report, rows, out)
     _write(out, rows, report)
     emit(report, as_json, *_tables(report, out))
-
-
-def _scan(
-    sources: tuple[str, ...], options: ScanOptions, out: Path, samples: int, run: Runner,
-    progress: Progress,
-) -> tuple[Rows, int, str]:  # fmt: skip
-    """Return the rows, the samples of the whole data set, and what costs were found."""
-    listing = progress.add_task("list", total=None, live="")
-    tasks = find_tasks(sources)
-    progress.update(listing, total=1, completed=1)
-    options = with_found_costs(tasks, options)
-    scanning = progress.add_task("scan", total=None, live="")
-
-    def show(finished: int, pieces: int) -> None:
-        progress.update(scanning, completed=finished, total=pieces)
-
-    rows, total = scan_all(tasks, options, out / "parts", run, samples, show)
-    return rows, total, "" if options.found_costs is None else options.found_costs.describe()
 
 
 def _add_table(report: Json, rows: Rows, out: Path) -> str:

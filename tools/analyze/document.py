@@ -57,10 +57,11 @@ def _gain(report: Json) -> str:
 
 def plan_rows(report: Json) -> tuple[tuple[str, ...], list[tuple[str, ...]]]:
     """Return the table of plans: the names of its columns, and its rows."""
-    heads = ("plan", "step", "ranks wait", "padding", *_largest_heads(report))
-    forecast = report["forecast"]
+    heads: tuple[str, ...]
+    heads, forecast = ("plan", "step", "ranks wait", "padding"), report["forecast"]
     if forecast is None:
         return heads, []
+    heads = (*heads, *(f"most {name}" for name in forecast["largest"]))
     now = [forecast["waited"], forecast["padding_random"]], forecast["largest_random"]
     then = [forecast["waiting"], forecast["padding"]], forecast["largest"]
     rows = [
@@ -75,11 +76,6 @@ def plan_rows(report: Json) -> tuple[tuple[str, ...], list[tuple[str, ...]]]:
         name = code if code.startswith("cp.") else f"the same with {code}"
         rows.append((name, percent(time, 0), *empty))
     return heads, rows
-
-
-def _largest_heads(report: Json) -> list[str]:
-    forecast = report["forecast"]
-    return [f"most {name}" for name in forecast["largest"]] if forecast else []
 
 
 def render_page(report: Json) -> str:

@@ -29,14 +29,10 @@ def make_table(title: str | None, *columns: str, **settings: Any) -> Table:
 def live_progress(refreshes_per_s: float = 10) -> Progress:
     """Return bars on standard error whose tasks have a text, `live`, at their end."""
     return Progress(
-        TextColumn("{task.description:>8}"),
-        BarColumn(),
-        MofNCompleteColumn(),
-        TimeElapsedColumn(),
-        TextColumn("{task.fields[live]}"),
-        console=progress_console,
+        TextColumn("{task.description:>8}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn(),
+        TextColumn("{task.fields[live]}"), console=progress_console,
         refresh_per_second=refreshes_per_s,
-    )
+    )  # fmt: skip
 
 
 def emit(report: Mapping[str, object], as_json: bool, *tables: Table) -> None:

@@ -39,13 +39,9 @@ Scene = tuple[str, list[tuple[str, str]]]
 
 
 def ensure_demo_data(
-    folder: Path | None = None,
-    *,
-    seed: int = 0,
-    samples: int = 768,
-    shards: int = 4,
+    folder: Path | None = None, *, samples: int = 768, shards: int = 4,
     progress: Callable[[int], object] = lambda _: None,
-) -> str:
+) -> str:  # fmt: skip
     """Return the pattern of the data set's shards, making them first where they are missing.
 
     folder: the cache to keep it in; by default `counterpoise` in the user's cache folder. A data
@@ -56,12 +52,12 @@ def ensure_demo_data(
     if not 1 <= shards <= samples:
         raise ValueError(f"{samples} samples cannot fill {shards} shards; ask for {shards} or more")
     cache = folder or cache_folder()
-    place = cache / f"demo-v{VERSION}-{seed}-{samples}-{shards}"
+    place = cache / f"demo-v{VERSION}-{samples}-{shards}"
     if not place.is_dir():
         cache.mkdir(parents=True, exist_ok=True)
         making = Path(tempfile.mkdtemp(prefix=".making-", dir=cache))
         try:
-            _write_shards(making, seed, samples, shards, progress)
+            _write_shards(making, samples, shards, progress)
             _publish(making, place)
         finally:
             shutil.rmtree(making, ignore_errors=True)
@@ -84,12 +80,12 @@ def _publish(making: Path, place: Path) -> None:
 
 
 def _write_shards(
-    folder: Path, seed: int, samples: int, shards: int, progress: Callable[[int], object]
+    folder: Path, samples: int, shards: int, progress: Callable[[int], object]
 ) -> None:
     for shard in range(shards):
         with tarfile.open(folder / f"demo-{shard:05d}.tar", "w") as tar:
             for number in range(shard * samples // shards, (shard + 1) * samples // shards):
-                for suffix, content in make_members(random.Random(f"{seed}/{number}")):
+                for suffix, content in make_members(random.Random(f"0/{number}")):
                     member = tarfile.TarInfo(f"d{number:06d}.{suffix}")
                     member.size = len(content)
                     tar.addfile(member, io.BytesIO(content))

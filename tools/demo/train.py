@@ -82,14 +82,10 @@ def measure_load(microbatch: DemoMicrobatch, cpu_s: float) -> MicrobatchLoad:
     else:
         filled = int(batch["attention_mask"].sum())
     return MicrobatchLoad(
-        rank=microbatch.rank,
-        samples=0 if microbatch.empty else len(batch["images_per_sample"]),
+        rank=microbatch.rank, samples=0 if microbatch.empty else len(batch["images_per_sample"]),
         tiles=len(batch["pixel_values"]) if "pixel_values" in batch else 0,
-        tokens=batch["input_ids"].numel(),
-        filled=filled,
-        cpu_s=cpu_s,
-        wait_s=microbatch.wait_s,
-    )
+        tokens=batch["input_ids"].numel(), filled=filled, cpu_s=cpu_s, wait_s=microbatch.wait_s,
+    )  # fmt: skip
 
 
 def summarize(records: Sequence[StepRecord]) -> dict[str, Any]:

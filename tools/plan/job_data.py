@@ -19,8 +19,8 @@ from ...balancer.planning.problem.options import ATTENTION_PAIRS
 from ...balancer.planning.problem.values import PipelineOrder, Shapes
 from ...sched.planners.job.plan import BatchChoice, Job, JobPlan, StepLoads
 from ...sched.shapes import Amounts, Model
-from ..analyze.scan.run import scan_all
-from ..analyze.scan.sources import ScanOptions, find_tasks, with_found_costs
+from ..analyze.scan.run import scan_sources
+from ..analyze.scan.sources import ScanOptions
 from ..inputs.files import is_table, open_table
 from ..runners import on_cores
 
@@ -145,15 +145,8 @@ def draw_costs(
 
 def _scan_costs(data: str, names: tuple[str, ...], progress: Progress) -> Int64:
     """Return what a scan for costs finds, as `analyze` makes it."""
-    tasks = find_tasks((data,))
-    options = with_found_costs(tasks, ScanOptions())
-    task = progress.add_task("scan", total=None, live="")
-
-    def show(finished: int, pieces: int) -> None:
-        progress.update(task, completed=finished, total=pieces)
-
     with tempfile.TemporaryDirectory() as folder:
-        rows, _ = scan_all(tasks, options, Path(folder), on_cores(), 0, show)
+        rows, *_ = scan_sources((data,), ScanOptions(), Path(folder), on_cores(), progress)
     if missing := [name for name in names if name not in rows.resources]:
         raise ValueError(
             f"{data}: samples cost {', '.join(rows.resources) or 'nothing'}, and the model counts "

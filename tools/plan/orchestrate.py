@@ -10,7 +10,7 @@ from rich.table import Table
 from ...sched.planners.orchestration.baselines import MEGATRON_STAGES, baselines
 from ...sched.planners.orchestration.models import make_modules, read_modules
 from ...sched.planners.orchestration.simulated import MEAN, RankedLayout, plan_layouts, rerank
-from ...sched.planners.orchestration.units import Module, OrchestrationProblem, Unit
+from ...sched.planners.orchestration.units import Module, OrchestrationProblem
 from ...sched.shapes import Device
 from ..console.reporting import live_progress, make_table
 from ..inputs.files import parse_text
@@ -96,14 +96,13 @@ def _modules(
     return ways, {module.name: shares for module in ways[0] if module.name != "backbone"}
 
 
-def _unit(unit: Unit) -> dict[str, int]:
-    return {"gpus": unit.gpus, "tp": unit.tp, "dp": unit.dp, "pp": unit.pp}
-
-
 def _describe_layout(job: OrchestrationProblem, ranked: RankedLayout, device: Device) -> Json:
     names = [module.name for module in job.modules]
     return {
-        "units": dict(zip(names, map(_unit, ranked.layout.units), strict=True)),
+        "units": {
+            name: {"gpus": unit.gpus, "tp": unit.tp, "dp": unit.dp, "pp": unit.pp}
+            for name, unit in zip(names, ranked.layout.units, strict=True)
+        },
         "gpus": ranked.layout.gpus,
         "seconds_by_formula": ranked.layout.formula_ns / 1e9,
         "seconds_per_iteration": ranked.simulated_ns / 1e9,

@@ -142,13 +142,9 @@ def _tables(report: dict[str, Any]) -> tuple[Table, Table]:
     methods = make_table("steps simulated, costs modelled", "method", "layers per stage", *figures)
     for name, row in report["methods"].items():
         methods.add_row(
-            name,
-            _words(row["layers_per_stage"]),
-            f"{row['seconds_per_step']:.3f}",
-            f"{row['variance_ms2']:.1f}",
-            f"{row['traffic_mib']:.1f}",
-            f"{row['memory_gb']:.1f}",
-        )
+            name, _words(row["layers_per_stage"]), f"{row['seconds_per_step']:.3f}",
+            f"{row['variance_ms2']:.1f}", f"{row['traffic_mib']:.1f}", f"{row['memory_gb']:.1f}",
+        )  # fmt: skip
     timed = make_table("candidates, the fastest first", "layers per stage", "step, s")
     for candidate in report["candidates"]:
         timed.add_row(_words(candidate["layers_per_stage"]), f"{candidate['seconds']:.3f}")

@@ -21,7 +21,7 @@ from ...sched.planners.recompute import (
     plan_recompute,
     savings,
 )
-from ...sched.planners.stage_split import Sizes, balanced_partition, step_timer
+from ...sched.planners.stage_split import balanced_partition, step_timer
 from ...sched.shapes import Recompute, simulate_step
 from ..console.reporting import make_table
 from .chain import Chain, read_chain
@@ -77,8 +77,11 @@ def plan_recomputation(question: PlanQuestion) -> PlanAnswer:
 
 
 def _plan_modelled(chain: Chain, limit: int) -> _Planned:
-    layers, device = chain.layers, chain.device
-    cut = replace(chain.layout, stages=chain.layout.stages or _balance_stages(chain))
+    layers, device, sizes = chain.layers, chain.device, chain.layout.stages
+    if not sizes:
+        step = step_timer(layers, device, chain.layout)
+        sizes = balanced_partition(layers, chain.stages, step)[0][0]
+    cut = replace(chain.layout, stages=sizes)
     stages, saving = modelled_stages(layers, cut)
     policies = exact_policies(layers, cut, plan_recompute(stages, saving, limit))
     usual = [all_or_nothing(stage, saving, limit) for stage in stages]
@@ -110,11 +113,6 @@ def _plan_measured(path: Path, limit: int | None) -> _Planned:
     saved = {kind: kind_saving.saved_bytes for kind, kind_saving in saving.items()}
     policies = plan_recompute(stages, saving, allowed)
     return _Planned(stages, saving, allowed, policies, {"saved_bytes": saved})
-
-
-def _balance_stages(chain: Chain) -> Sizes:
-    step = step_timer(chain.layers, chain.device, chain.layout)
-    return balanced_partition(chain.layers, chain.stages, step)[0][0]
 
 
 def _policy(planned: _Planned) -> Json:

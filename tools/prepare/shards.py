@@ -162,12 +162,9 @@ def _write_samples(
 
 
 def verify_shards(
-    written: TarDataset,
-    source: Source,
-    tasks: Sequence[ShardTask],
-    left_out: Collection[int],
+    written: TarDataset, source: Source, tasks: Sequence[ShardTask], left_out: Collection[int],
     count: int,
-) -> int:
+) -> int:  # fmt: skip
     """Compare `count` samples, drawn at random, with the source; return how many were compared.
 
     ValueError for one that differs.

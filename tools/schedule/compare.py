@@ -59,12 +59,9 @@ def rank_table(timeline: Timeline, unit: MemoryUnit) -> Table:
     title += f"{100 * timeline.bubble_ratio:.1f} % bubble; peak in {unit.word}"
     table = make_table(title, "rank", *CAUSES[:-1], "transfer", "bubble", "peak", **PLAIN)
     rows = zip(
-        timeline.work_ns,
-        timeline.bubbles,
-        timeline.bubble_ratios,
-        timeline.peak_bytes,
+        timeline.work_ns, timeline.bubbles, timeline.bubble_ratios, timeline.peak_bytes,
         strict=True,
-    )
+    )  # fmt: skip
     for rank, (work, idle, ratio, most) in enumerate(rows):
         times = (format_time(ns) if ns else "-" for ns in (work, *bubble_words(idle).values()))
         held = format_memory(most, unit)

@@ -158,13 +158,9 @@ def _scan(
 ) -> PlanScan:  # fmt: skip
     """Fill the plans asked for; whole layers are not split."""
     return scan(
-        setup,
-        candidates=candidates,
-        splittings=(None,) if executable else splittings,
-        prune=not executable,
-        most_copies=most_copies,
-        executable=executable,
-    )
+        setup, candidates=candidates, splittings=(None,) if executable else splittings,
+        prune=not executable, most_copies=most_copies, executable=executable,
+    )  # fmt: skip
 
 
 def _candidates(setup: FillSetup, stages: int | None, tensor: int | None) -> Sequence[EncoderPlan]:
@@ -284,15 +280,11 @@ def plan_table(tried: PlanScan) -> Table:
         plan = chosen.plan
         cut = f"{chosen.splitting.longest_ns / 1e3:.0f} us" if chosen.splitting else "whole"
         table.add_row(
-            f"{plan.stages}, {plan.tensor}",
-            "yes" if plan.recompute else "no",
-            plan.warmup,
-            cut,
-            f"{chosen.filled.efficiency:.1%}",
-            f"{chosen.filled.step_ns / 1e9:.3f} s",
+            f"{plan.stages}, {plan.tensor}", "yes" if plan.recompute else "no", plan.warmup, cut,
+            f"{chosen.filled.efficiency:.1%}", f"{chosen.filled.step_ns / 1e9:.3f} s",
             format_memory(chosen.memory.model + encoder_bytes(chosen)),
             f"{chosen.memory.copies:.0%}",
-        )
+        )  # fmt: skip
     notes = [f"{tried.skipped} more plans could not be better"] if tried.skipped else []
     notes += [f"{len(tried.refused)} do not fit, or copy too much"] if tried.refused else []
     table.caption = "; ".join(notes)

@@ -76,13 +76,8 @@ def _table(fitted: FittedProfile) -> Table:
         for row, (cost, residual) in enumerate(entries):
             slopes = ", ".join(f"{r} {format_time(ns)}" for r, ns in cost.per_thousand.items())
             table.add_row(
-                name,
-                f"{where}{row}",
-                str(residual.samples),
-                format_time(round(residual.mean)),
-                format_time(cost.fixed),
-                slopes or "-",
-                f"{100 * residual.rms:.1f} %",
+                name, f"{where}{row}", str(residual.samples), format_time(round(residual.mean)),
+                format_time(cost.fixed), slopes or "-", f"{100 * residual.rms:.1f} %",
                 f"{100 * residual.worst:.1f} %",
-            )
+            )  # fmt: skip
     return table

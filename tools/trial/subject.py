@@ -113,9 +113,8 @@ def open_subject(
         subject = replace(subject, settings=left)
     if collate:
         function, lines, _ = _make_named(collate, "collate_fn")
-        return replace(
-            _replace_settings(subject, collate_fn=function), setup=(*subject.setup, *lines)
-        )
+        subject = replace(subject, setup=(*subject.setup, *lines))
+        return _replace_settings(subject, collate_fn=function)
     is_found = "collate_fn" in subject.settings or subject.is_stream
     return subject if is_found else _with_collate(subject)
 
@@ -156,27 +155,28 @@ def _open_python(source: str) -> Subject:
         named, setup = "dataset", [*setup, f"dataset = {name}()"]
     if not isinstance(named_object, torch_data.DataLoader):
         return Subject(source, named_object, named, tuple(setup), _default_settings())
-    if getattr(named_object, "is_balanced", False):
+    loader = named_object
+    if getattr(loader, "is_balanced", False):
         raise UnusableDataError(
             f"{source} is balanced already: leave balance= out of it for the trial, which compares "
             "both; what it does now is in loader.report()"
         )
-    if named_object.batch_size is None and named_object.batch_sampler is None:
+    if loader.batch_size is None and loader.batch_sampler is None:
         raise UnusableDataError(
             f"{source} has batch_size=None: its data set or sampler makes whole batches, as "
             "lhotse's do, and the trial makes them of samples: name a data set of single samples, "
             "with --collate and --batch-size; without balance our DataLoader takes it as it is"
         )
-    order, ranks = _read_order(named_object)
-    size = named_object.batch_size or getattr(named_object.batch_sampler, "batch_size", None) or 1
-    settings = {"batch_size": size, **order, "num_workers": named_object.num_workers}
-    if named_object.collate_fn is not torch_data.default_collate:
-        settings["collate_fn"] = named_object.collate_fn
-    taken = {name: getattr(named_object, name) for name in TAKEN}
+    order, ranks = _read_order(loader)
+    size = loader.batch_size or getattr(loader.batch_sampler, "batch_size", None) or 1
+    settings = {"batch_size": size, **order, "num_workers": loader.num_workers}
+    if loader.collate_fn is not torch_data.default_collate:
+        settings["collate_fn"] = loader.collate_fn
+    taken = {name: getattr(loader, name) for name in TAKEN}
     settings |= {n: value for n, value in taken.items() if value not in (TAKEN[n], None)}
     place = (f"# in {source.replace(':', ', ')}, in place of DataLoader:",)
     notes = (OWN_BATCHES,) if "batch_sampler" in order else ()
-    return Subject(source, named_object.dataset, "dataset", place, settings, ranks, notes)
+    return Subject(source, loader.dataset, "dataset", place, settings, ranks, notes)
 
 
 def _import_named(source: str) -> Any:
@@ -205,11 +205,8 @@ def _make_named(source: str, called: str) -> tuple[Any, tuple[str, ...], str]:
     """Return a named function, or an object of a named class, its lines, and its name in them."""
     named_object, name = _import_named(source), source.rpartition(":")[2]
     if isinstance(named_object, type):
-        return (
-            _call_factory(named_object, source),
-            (_import_line(source), f"{called} = {name}()"),
-            called,
-        )
+        lines = (_import_line(source), f"{called} = {name}()")
+        return _call_factory(named_object, source), lines, called
     if _defined_name(named_object) == name or name == called:
         return named_object, (_import_line(source),), name
     return named_object, (_import_line(source), f"{called} = {name}"), called

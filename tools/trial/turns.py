@@ -80,12 +80,14 @@ def _take_turn(
         first_s = contender.turns[0].first_s if contender.turns and contender.start else None
         if contender.start and first_s is None:
             with _open_loader(contender.start(contender.skips)) as loader:
-                first_s = _first_s(loader, clock)
+                began = clock()
+                next(iter(loader))
+                first_s = clock() - began
         with _open_loader(contender.make(contender.skips)) as loader:
             turn = _measure_turn(loader, batch_size, workers, seconds, clock)
         contender.turns.append(turn if first_s is None else replace(turn, first_s=first_s))
-    except Exception as found:
-        error = last_line(found)
+    except Exception as raised:
+        error = last_line(raised)
     if error and not contender.skips:
         contender.stops, contender.skips = error, True
         _take_turn(contender, batch_size, workers, seconds, clock)
@@ -102,12 +104,6 @@ def _open_loader(loader: Any) -> Iterator[Any]:
         if hasattr(loader, "close"):
             loader.close()
         gc.collect()
-
-
-def _first_s(loader: Any, clock: Clock) -> float:
-    began = clock()
-    next(iter(loader))
-    return clock() - began
 
 
 def _measure_turn(

@@ -209,7 +209,7 @@ def _has_bits(tensor: Tensor) -> bool:
 def _unify_types(name: str, arrays: list[Array]) -> list[Array]:
     """Return what lists have become as one type: an empty list, or 1 beside 1.5, has none itself.
 
-    >>> [each.tolist() for each in _of_one_type("", [np.ones(1, int), np.ones(0), np.array([0.5])])]
+    >>> [a.tolist() for a in _unify_types("", [np.ones(1, int), np.ones(0), np.array([0.5])])]
     [[1.0], [], [0.5]]
     """
     filled = [array for array in arrays if array.size]

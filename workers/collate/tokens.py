@@ -112,8 +112,8 @@ def packed_places(lengths: Sequence[int], align: int = 1, length: Length = None)
 def _pad_length(tokens: int, align: int, length: Length, holder: str) -> int:
     """Return tokens as a multiple of align, or length; ValueError where that is too short.
 
-    >>> _filled_to(17, 16, None, ""), _filled_to(17, 16, 64, ""), _filled_to(17, 16, (16, 48), "")
-    (32, 64, 48)
+    >>> [_pad_length(17, 16, length, "") for length in (None, 64, (16, 48))]
+    [32, 64, 48]
     """
     aligned = -(-tokens // max(1, align)) * align
     # Of several lengths the largest is refused below, where none is enough.

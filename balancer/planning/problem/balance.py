@@ -222,7 +222,8 @@ class Balance:
     def _set_budgets(self) -> None:
         """Make the largest bucket of a resource its budget where none is given."""
         buckets = as_shapes(self.shapes).buckets
-        largest = {name: sizes[-1] for name, sizes in buckets.items()}
+        lengths = {} if isinstance(buckets, int) else buckets
+        largest = {name: sizes[-1] for name, sizes in lengths.items()}
         object.__setattr__(self, "budgets", FrozenMapping({**largest, **self.budgets}))
 
     __repr__ = expression

@@ -110,10 +110,10 @@ OPTIONS: Mapping[str, Check] = {
     ),
     "cp": (is_positive, "is the number of context-parallel ranks"),
     "buckets": (
-        _is_buckets,
-        "are sizes of a microbatch for each resource, such as {'tokens': [4096, 8192]}",
+        lambda value: is_positive(value) or _is_buckets(value),
+        "are sizes of a microbatch for each resource, such as {'tokens': [4096, 8192]}, or their "
+        "number",
     ),
-    "max_shapes": _COUNT,
     "oversize": _one_of("oversize"),
     "seed": _INTEGER,
     "layout": (

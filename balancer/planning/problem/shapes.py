@@ -16,7 +16,7 @@ from .costs import MAX_COST
 from .layout import as_layout
 from .values import Shapes
 
-# The resource that max_shapes and cp are about, and that layouts can pad.
+# The resource that cp, and buckets by their number, are about, and that layouts can pad.
 TOKENS = "tokens"
 
 
@@ -94,22 +94,21 @@ class Sizing(NamedTuple):
 def resolve_padding(shapes: Shapes, budgets: Mapping[str, int]) -> Padding:
     """Return the multiples and buckets that the shapes of a Balance ask for.
 
-    max_shapes: tokens have so many buckets, evenly spaced up to their budget. Raises ValueError for
-    sizes that are no multiple of what samples are padded to, and for budgets other than the largest
-    bucket.
+    So many buckets of tokens are evenly spaced up to their budget. Raises ValueError for sizes that
+    are no multiple of what samples are padded to, and for budgets other than the largest bucket.
 
-    >>> resolve_padding(Shapes(16, cp=4, max_shapes=4), {"tokens": 4096})
+    >>> resolve_padding(Shapes(16, cp=4, buckets=4), {"tokens": 4096})
     Padding(multiples={'tokens': 16}, buckets={'tokens': (1024, 2048, 3072, 4096)})
     """
-    multiples = shapes.multiples
-    sizes = {name: tuple(lengths) for name, lengths in shapes.buckets.items()}
-    if shapes.max_shapes is not None:
+    multiples, count = shapes.multiples, shapes.buckets
+    sizes = {} if isinstance(count, int) else {n: tuple(sizes) for n, sizes in count.items()}
+    if isinstance(count, int):
         if TOKENS not in budgets:
             raise ValueError(
-                f"max_shapes is {shapes.max_shapes}, lengths of up to the budget of tokens, and "
-                "there is none: give budgets={'tokens': 4096}, or buckets"
+                f"buckets is {count}, lengths of up to the budget of tokens, and there is none: "
+                "give budgets={'tokens': 4096}, or the buckets themselves"
             )
-        most, multiple, count = budgets[TOKENS], multiples.get(TOKENS, 1), shapes.max_shapes
+        most, multiple = budgets[TOKENS], multiples.get(TOKENS, 1)
         inner = {most * k // count // multiple * multiple for k in range(1, count)}
         sizes[TOKENS] = tuple(sorted((inner - {0}) | {most}))
     for name, lengths in sizes.items():
@@ -132,19 +131,19 @@ def against_padding(padding: Padding, rules: Any) -> Iterator[str]:
         return
     if rules.is_padded or (by is not None and by.base != "packed"):
         yield (
-            "buckets and max_shapes are of microbatches whose samples are concatenated, and "
-            "work or layout is 'padded', where both rows and their length vary: use layout "
-            "'packed', or shapes=128, which leaves few lengths"
+            "buckets are of microbatches whose samples are concatenated, and work or layout is "
+            "'padded', where both rows and their length vary: use layout 'packed', or shapes=128, "
+            "which leaves few lengths"
         )
     if rules.grouping in ("fixed", "auto"):
         yield (
-            "buckets and max_shapes are of microbatches that fill budgets, and grouping is "
+            "buckets are of microbatches that fill budgets, and grouping is "
             f"{rules.grouping!r}: use grouping 'balanced'"
         )
     if rules.oversize == "alone":
         yield (
             "oversize is 'alone', and a sample over budget would have a shape of its own beside "
-            "buckets or max_shapes: use oversize 'refuse' or 'error'"
+            "buckets: use oversize 'refuse' or 'error'"
         )
 
 

@@ -49,13 +49,13 @@ class Work:
 class Shapes:
     """What samples and microbatches are padded to, `Balance(shapes=)`; ValueError for wrong values.
 
-    Short forms: 8 or a mapping, the multiple of samples; "fixed", one shape (max_shapes=1).
+    Short forms: 8 or a mapping, the multiple of samples; "fixed", one shape (buckets=1).
 
     Args:
         align: Samples are padded to a multiple, {"tokens": 16}, or 16 of tokens; default: none.
         cp: Context-parallel ranks: samples are padded to a multiple of 2 x cp tokens; default 1.
-        buckets: Microbatches are padded to one of these, {"tokens": [4096, 8192]}; default: none.
-        max_shapes: So many buckets of tokens, evenly spaced up to their budget; default: none.
+        buckets: Microbatches are padded to one of these, {"tokens": [4096, 8192]}, or to one of so
+            many lengths in tokens, evenly spaced up to their budget: 8; default: none.
 
     >>> as_shapes(8)
     Shapes(align={'tokens': 8})
@@ -63,21 +63,17 @@ class Shapes:
 
     align: Mapping[str, int] | int = FrozenMapping[int]({})
     cp: int = 1
-    buckets: Mapping[str, Sequence[int]] = FrozenMapping[Sequence[int]]({})
-    max_shapes: int | None = None
+    buckets: Mapping[str, Sequence[int]] | int = FrozenMapping[Sequence[int]]({})
 
     def __post_init__(self) -> None:
         align: Any = {LLM: self.align} if type(self.align) is int else self.align
         check_option("align", align)
-        for name in ("cp", "buckets", "max_shapes"):
-            check_option(name, getattr(self, name))
-        if self.buckets and self.max_shapes is not None:
-            raise ValueError(
-                "buckets and max_shapes each say how long microbatches are: give one of them"
-            )
-        ascending = {name: tuple(sorted({*sizes})) for name, sizes in self.buckets.items()}
+        check_option("cp", self.cp)
+        check_option("buckets", self.buckets)
         object.__setattr__(self, "align", FrozenMapping(align))
-        object.__setattr__(self, "buckets", FrozenMapping(ascending))
+        if isinstance(self.buckets, Mapping):
+            ascending = {name: tuple(sorted({*sizes})) for name, sizes in self.buckets.items()}
+            object.__setattr__(self, "buckets", FrozenMapping(ascending))
 
     __repr__ = expression
 
@@ -169,14 +165,14 @@ def as_shapes(shapes: Shapes | Mapping[str, int] | int | str) -> Shapes:
     """Return the value of `Balance(shapes=)`; ValueError for what is none.
 
     >>> as_shapes("fixed")
-    Shapes(max_shapes=1)
+    Shapes(buckets=1)
     """
     if isinstance(shapes, Shapes):
         return shapes
     if isinstance(shapes, Mapping) or type(shapes) is int:
         return Shapes(shapes)
     if shapes == "fixed":
-        return Shapes(max_shapes=1)
+        return Shapes(buckets=1)
     raise ValueError(
         f"shapes is {shapes!r:.80}, allowed are a multiple of tokens such as 16, 'fixed', a "
         "multiple of each resource such as {'tokens': 16}, or a cp.Shapes"

@@ -94,7 +94,7 @@ def test_balances_of_equal_values_are_equal_and_do_not_change() -> None:
         ({"work": TIMES}, {"work": Work(time_ns=TIMES)}),
         ({"shapes": 8}, {"shapes": Shapes({"tokens": 8})}),
         ({"shapes": {"tiles": 2}}, {"shapes": Shapes(align={"tiles": 2})}),
-        ({"shapes": "fixed"}, {"shapes": Shapes(max_shapes=1)}),
+        ({"shapes": "fixed"}, {"shapes": Shapes(buckets=1)}),
         ({"pipeline": "costs.json"}, {"pipeline": PipelineOrder("costs.json", "two_opt")}),
         ({"pipeline": Path("costs.json")}, {"pipeline": PipelineOrder("costs.json")}),
     ],

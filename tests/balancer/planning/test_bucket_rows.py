@@ -41,7 +41,7 @@ def padding(sums: np.ndarray, held: np.ndarray) -> float:
 @pytest.mark.parametrize("waits", ["microbatch", "step"])
 @pytest.mark.parametrize(
     ("options", "most", "alike"),
-    [({"buckets": {"tokens": [4096, 8192]}}, 0.08, 0.35), ({"max_shapes": 8}, 0.04, 0.05)],
+    [({"buckets": {"tokens": [4096, 8192]}}, 0.08, 0.35), ({"buckets": 8}, 0.04, 0.05)],
 )
 def test_rows_of_two_buckets_pad_less(
     options: dict[str, Any], most: float, alike: float, waits: str, monkeypatch: pytest.MonkeyPatch

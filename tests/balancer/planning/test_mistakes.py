@@ -32,10 +32,10 @@ MISTAKES: dict[str, tuple[Callable[[], object], type[Exception], str]] = {
         "shapes, images",
     ),
     "moved into Shapes": (
-        lambda: Balance(align={"tokens": 16}, max_shapes=4),
+        lambda: Balance(align={"tokens": 16}, buckets=4),
         TypeError,
-        "Balance has no argument align, max_shapes: write shapes=Shapes(align={'tokens': 16}, "
-        "max_shapes=4)",
+        "Balance has no argument align, buckets: write shapes=Shapes(align={'tokens': 16}, "
+        "buckets=4)",
     ),
     "moved beside a short form": (
         lambda: Balance(work="padded", time_ns={"tokens": 40}),
@@ -96,22 +96,23 @@ MISTAKES: dict[str, tuple[Callable[[], object], type[Exception], str]] = {
         "align is {'tokens': [4096, 8192]}, allowed is a positive integer for each resource, such "
         "as {'tokens': 16}; all_or_none='tiles' is about ranks with and without images",
     ),
-    "two ways to say a length": (
-        lambda: Shapes(buckets={"tokens": [4096]}, max_shapes=4),
+    "no number of buckets": (
+        lambda: Shapes(buckets=0),
         ValueError,
-        "buckets and max_shapes each say how long microbatches are: give one of them",
+        "buckets is 0, allowed are sizes of a microbatch for each resource, such as {'tokens': "
+        "[4096, 8192]}, or their number",
     ),
     "one shape without a budget": (
         lambda: Balance(shapes="fixed", oversize="refuse"),
         ValueError,
-        "max_shapes is 1, lengths of up to the budget of tokens, and there is none: give "
-        "budgets={'tokens': 4096}, or buckets",
+        "buckets is 1, lengths of up to the budget of tokens, and there is none: give "
+        "budgets={'tokens': 4096}, or the buckets themselves",
     ),
     "shapes that contradict the work": (
         lambda: Balance(**LIMITED, shapes="fixed", work="padded"),
         ValueError,
-        "buckets and max_shapes are of microbatches whose samples are concatenated, and work or "
-        "layout is 'padded', where both rows and their length vary: use layout 'packed', or "
+        "buckets are of microbatches whose samples are concatenated, and work or layout "
+        "is 'padded', where both rows and their length vary: use layout 'packed', or "
         "shapes=128, which leaves few lengths",
     ),
     "images that contradict the work": (

@@ -29,14 +29,12 @@ def members(pattern: str) -> dict[str, bytes]:
     return found
 
 
-def test_a_seed_gives_the_same_shards_and_another_seed_others(tmp_path: Path) -> None:
-    first, again, other = (
-        digests(ensure_demo_data(tmp_path / place, seed=seed, samples=12, shards=2))
-        for place, seed in (("a", 1), ("b", 1), ("c", 2))
+def test_the_same_shards_are_made_again(tmp_path: Path) -> None:
+    first, again = (
+        digests(ensure_demo_data(tmp_path / place, samples=12, shards=2)) for place in ("a", "b")
     )
     assert len(first) == 2
     assert first == again
-    assert not set(first) & set(other)
 
 
 def test_what_is_there_is_used_again(tmp_path: Path) -> None:

@@ -107,13 +107,9 @@ def merge(parts: Iterable[Rows]) -> Rows:
     if any(part.keys for part in filled):
         keys = tuple(part.key(row) for part in filled for row in range(len(part)))
     return Rows(
-        resources=resources,
-        costs=np.concatenate([part.costs for part in filled]),
-        source_of=np.concatenate(renumbered),
-        sources=tuple(numbers),
-        keys=keys,
-        failures=failures,
-    )
+        resources=resources, costs=np.concatenate([part.costs for part in filled]),
+        source_of=np.concatenate(renumbered), sources=tuple(numbers), keys=keys, failures=failures,
+    )  # fmt: skip
 
 
 def select_rows(rows: Rows, numbers: Int64) -> Rows:

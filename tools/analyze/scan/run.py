@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from rich.progress import Progress as Bars
 
 from ....balancer.planning.kernels.arrays import Int64
 from ....workers.sources.data_identity import KnownData
@@ -18,7 +19,15 @@ from ....workers.sources.plain import unwrap_dataset
 from ...runners import Runner
 from .measure import count_samples, measure_task
 from .rows import Rows, load_rows, merge, save_rows, select_resources, select_rows
-from .sources import TASK_ROWS, ScanOptions, ScanTask, make_transform, open_dataset
+from .sources import (
+    TASK_ROWS,
+    ScanOptions,
+    ScanTask,
+    find_tasks,
+    make_transform,
+    open_dataset,
+    with_found_costs,
+)
 
 Progress = Callable[[int, int], object]
 # Changes whenever the saved rows change their form.
@@ -27,14 +36,28 @@ FORMAT = 3
 REPORT_EVERY = 64
 
 
+def scan_sources(
+    sources: Sequence[str], options: ScanOptions, parts: Path, run: Runner, progress: Bars,
+    samples: int = 0,
+) -> tuple[Rows, int, str]:  # fmt: skip
+    """Return `scan_all` of sources, with bars, and in words what costs were found."""
+    listing = progress.add_task("list", total=None, live="")
+    tasks = find_tasks(sources)
+    progress.update(listing, total=1, completed=1)
+    options = with_found_costs(tasks, options)
+    scanning = progress.add_task("scan", total=None, live="")
+
+    def show(finished: int, pieces: int) -> None:
+        progress.update(scanning, completed=finished, total=pieces)
+
+    rows, total = scan_all(tasks, options, parts, run, samples, show)
+    return rows, total, "" if options.found_costs is None else options.found_costs.describe()
+
+
 def scan_all(
-    tasks: Sequence[ScanTask],
-    options: ScanOptions,
-    parts: Path,
-    run: Runner,
-    sample: int = 0,
+    tasks: Sequence[ScanTask], options: ScanOptions, parts: Path, run: Runner, sample: int = 0,
     progress: Progress = lambda _finished, _tasks: None,
-) -> tuple[Rows, int]:
+) -> tuple[Rows, int]:  # fmt: skip
     """Return the merged rows, and the number of samples in the whole data set.
 
     parts: the folder of saved rows. sample: measure that many samples, drawn at random (0: all).
@@ -58,12 +81,8 @@ def scan_all(
 
 
 def _scan_pieces(
-    pieces: Sequence[ScanTask],
-    options: ScanOptions,
-    parts: Path,
-    run: Runner,
-    progress: Progress,
-) -> list[Rows]:
+    pieces: Sequence[ScanTask], options: ScanOptions, parts: Path, run: Runner, progress: Progress,
+) -> list[Rows]:  # fmt: skip
     """Return the rows of each piece: those saved earlier, and the others scanned and saved now."""
     paths, rows_by_piece = list[Path](), dict[int, Rows]()
     for number, piece in enumerate(pieces):
