@@ -17,14 +17,7 @@ from .kernels.loops import check_work
 from .partition.all_or_none import match_rows, rows_by_presence, with_images
 from .partition.by_name import assign_groups, assign_in_rows
 from .partition.level import level
-from .problem.config import (
-    GlobalBatch,
-    Microbatch,
-    OrderRanks,
-    PlanConfig,
-    Planned,
-    Window,
-)
+from .problem.config import GlobalBatch, Microbatch, OrderRanks, PlanConfig, Planned, Window
 from .problem.costs import OversizeError, check_costs
 from .problem.loads import budget_array, oversized
 from .problem.shuffle import derive_seed

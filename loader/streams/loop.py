@@ -230,18 +230,13 @@ class StreamLoop(MicrobatchSource):
             weights = len(pack.keys), pack.label_tokens, mine.samples, mine.label_tokens, *whole
             resources = tuple(pack.costs)
             facts = MicrobatchFacts(
-                rank=rank,
-                step=self._step,
-                microbatch=number,
-                microbatches=self._accumulate,
-                weights=Weights(*weights),
-                costs=tuple(pack.costs.values()),
+                rank=rank, step=self._step, microbatch=number, microbatches=self._accumulate,
+                weights=Weights(*weights), costs=tuple(pack.costs.values()),
                 padding=tuple(pack.padding.get(name, 0) for name in resources),
-                after=EpochPosition(0, after, after, 0, ""),
-                keys=tuple(pack.keys),
+                after=EpochPosition(0, after, after, 0, ""), keys=tuple(pack.keys),
                 holes=tuple(Hole(0, hole.key, hole.reason, hole.source) for hole in pack.holes),
                 step_holes=tuple(range(begin, begin + n_holes)),
-            )
+            )  # fmt: skip
             loaded = LoadedBatch(pack.batch)
             ready.append(LocalArrival(facts, loaded, resources=resources or None, stream=following))
         return ready
