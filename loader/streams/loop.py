@@ -187,13 +187,11 @@ class StreamLoop(MicrobatchSource):
         packs = self._taken
         is_whole, has_filling = len(packs) == self._accumulate, self._collate or self._spare
         mine = Share(
-            len(packs),
-            sum(len(pack.keys) for pack in packs),
+            len(packs), sum(len(pack.keys) for pack in packs),
             sum(pack.label_tokens for pack in packs),
             sum(len(pack.holes) for pack in packs) + len(self._late_holes),
-            is_whole or has_filling is not None,
-            tuple(pack.mark for pack in packs if pack.mark),
-        )
+            is_whole or has_filling is not None, tuple(pack.mark for pack in packs if pack.mark),
+        )  # fmt: skip
         key, shares = f"step/{self._step}", [mine]
         if self._peers is not None:
             self._say(key, json.dumps(mine).encode())

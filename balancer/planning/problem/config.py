@@ -32,7 +32,6 @@ from .options import (
     list_dispatched,
     list_padded,
 )
-from .pipeline_costs import read_costs
 from .shapes import Sizing, against_columns
 from .values import as_pipeline
 
@@ -139,7 +138,11 @@ class PlanConfig:
         """
         rows = accumulate_from if balance.accumulate == "auto" else balance.accumulate
         size = samples_per_step or balance.samples_per_step or ranks * rows * (batch_size or 1)
-        padding, order = balance.padding, as_pipeline(balance.pipeline)
+        padding, pipeline = balance.padding, ""
+        if (order := as_pipeline(balance.pipeline)) is not None:
+            from .pipeline_costs import read_costs  # here: most plans have no pipeline
+
+            pipeline = read_costs(order.profile)
         return cls(
             ranks=ranks, samples_per_step=size, resources=resources,
             budgets=list_budgets(balance, resources),
@@ -148,7 +151,7 @@ class PlanConfig:
             accumulate_from=accumulate_from, empty_microbatches=empty_microbatches,
             padded=list_padded(balance.resolved_work, resources),
             time_ns=tuple(sorted((balance.time_ns or {}).items())),
-            pipeline=read_costs(order.profile) if order else "",
+            pipeline=pipeline,
             dispatched=list_dispatched(balance.dispatch, resources),
             multiples=tuple(sorted(padding.multiples.items())),
             buckets=tuple(sorted(padding.buckets.items())), layout=format_rules(balance.layout),
