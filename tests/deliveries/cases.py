@@ -218,7 +218,7 @@ TWO_RANKS: dict[str, Case] = {
 }
 # Two processes under torch.distributed, with a worker each.
 DISTRIBUTED: dict[str, Case] = {
-    "two ranks, torch.distributed": Case("sized", {}, {"num_workers": 1}, epochs=2),
+    "two ranks, torch.distributed": Case("sized", {}, {"num_workers": 1}, epochs=2)
 }
 # Cases that must deliver the same, whoever decodes.
 SAME = [

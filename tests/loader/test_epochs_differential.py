@@ -70,11 +70,7 @@ EACH_AFTER_EACH = [
     for way in (first, *(each for second in WAYS[number + 1 :] for each in (first, second)))
 ]
 SHORT = (taken, opened, resumed)
-PROGRAMS: dict[str, Any] = {
-    "inline": EACH_AFTER_EACH,
-    "worker": SHORT,
-    "worker that stays": SHORT,
-}
+PROGRAMS: dict[str, Any] = {"inline": EACH_AFTER_EACH, "worker": SHORT, "worker that stays": SHORT}
 
 
 def run(make: Make, program: Any) -> list[Any]:

@@ -130,10 +130,7 @@ MISTAKES: dict[str, tuple[Callable[[], object], str]] = {
         on_error(worker_restarts="3"),
         "worker_restarts is '3', allowed are 0, 1, 2 and so on",
     ),
-    "a rank that there is not": (
-        ranks((8, 8)),
-        "ranks is (8, 8): of 8 ranks, rank may be 0 to 7",
-    ),
+    "a rank that there is not": (ranks((8, 8)), "ranks is (8, 8): of 8 ranks, rank may be 0 to 7"),
     # contradictory, or two values where one is allowed
     "virtual ranks and a mesh": (
         ranks({"dp": 2}, virtual=2),

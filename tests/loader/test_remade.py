@@ -97,8 +97,7 @@ def in_a_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Non
 
 
 @pytest.mark.parametrize(
-    "remake",
-    [copy.copy, copy.deepcopy, repickle, remake_by_lightning, remake_by_accelerate],
+    "remake", [copy.copy, copy.deepcopy, repickle, remake_by_lightning, remake_by_accelerate]
 )
 @pytest.mark.parametrize("name", VALUES)
 def test_every_value_is_kept(name: str, remake: Callable[[cp.DataLoader], Any]) -> None:

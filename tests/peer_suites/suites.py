@@ -82,11 +82,7 @@ _MONAI = (
     "handlers/test_handler_validation",
     "integration/test_pad_collation",
 )
-_LITDATA = (
-    "raw/test_dataset",
-    "streaming/test_combined",
-    "streaming/test_dataloader",
-)
+_LITDATA = ("raw/test_dataset", "streaming/test_combined", "streaming/test_dataloader")
 _SPEECHBRAIN = (
     "batching",
     "core",
@@ -113,10 +109,7 @@ SUITES: tuple[Suite | CheckoutSuite, ...] = (
     CheckoutSuite(
         "lhotse",
         "lhotse",
-        (
-            *(f"test/dataset/test_{name}.py" for name in _LHOTSE),
-            "test/dataset/sampling",
-        ),
+        (*(f"test/dataset/test_{name}.py" for name in _LHOTSE), "test/dataset/sampling"),
     ),
     CheckoutSuite(
         "lightning",

@@ -32,14 +32,7 @@ from counterpoise.balancer.transport.wire import WireError, decode, encode
 from counterpoise.workers.codec.batches import decode_batch
 from counterpoise.workers.codec.contents import CodecError
 from tests.balancer.job.cluster import START
-from tests.security.hostile import (
-    JOB,
-    LAYOUT,
-    Cluster,
-    Wired,
-    introduces,
-    state_size,
-)
+from tests.security.hostile import JOB, LAYOUT, Cluster, Wired, introduces, state_size
 from tests.security.key_party import LIMIT_S, Party
 
 

@@ -6,11 +6,7 @@ from typing import Any
 
 import pytest
 import torch
-from torch.utils.data import (
-    BatchSampler,
-    SequentialSampler,
-    Subset,
-)
+from torch.utils.data import BatchSampler, SequentialSampler, Subset
 
 from counterpoise import Ranks
 from counterpoise.loader import Balance, BalancedBatchSampler, DataLoader, LoaderError

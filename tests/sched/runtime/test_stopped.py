@@ -112,8 +112,7 @@ def train(rank: int, point: str, folder: Path) -> str:
 
 
 @pytest.mark.parametrize(
-    "point",
-    [pytest.param(p, marks=[] if p in ALWAYS else pytest.mark.long) for p in POINTS],
+    "point", [pytest.param(p, marks=[] if p in ALWAYS else pytest.mark.long) for p in POINTS]
 )
 def test_a_stopped_rank_is_named_wherever_others_wait_for_it(point: str, tmp_path: Path) -> None:
     pool = Pool(RANKS)

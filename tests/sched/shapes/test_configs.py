@@ -142,10 +142,7 @@ OTHERS: dict[str, tuple[str, str, dict[str, Any]]] = {
     "qwen3_vl": (
         "Qwen3VLConfig",
         "Qwen3VLForConditionalGeneration",
-        {
-            "text_config": SMALL,
-            "vision_config": QWEN_TOWER | {"deepstack_visual_indexes": [0, 1]},
-        },
+        {"text_config": SMALL, "vision_config": QWEN_TOWER | {"deepstack_visual_indexes": [0, 1]}},
     ),
     "qwen2_audio": (
         "Qwen2AudioConfig",

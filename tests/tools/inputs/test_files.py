@@ -318,10 +318,7 @@ HUGE = 10**9
             for schedule in ("1f1b", "zbv", "interleaved")
             for option in ("--ranks", "--microbatches")
         ),
-        (
-            ("schedule", "check", f"interleaved:chunks={HUGE}"),
-            f"chunks {HUGE} are more",
-        ),
+        (("schedule", "check", f"interleaved:chunks={HUGE}"), f"chunks {HUGE} are more"),
         (("schedule", "simulate", "1f1b", "--costs", "f=1e300"), "times of F"),
         (
             ("schedule", "fill", "--parallel", f"microbatches={HUGE}"),

@@ -10,11 +10,7 @@ from typing import Any
 from click.testing import CliRunner
 
 from counterpoise.sched.planners.orchestration.models import make_modules
-from counterpoise.sched.planners.orchestration.units import (
-    OrchestrationProblem,
-    Unit,
-    module_bytes,
-)
+from counterpoise.sched.planners.orchestration.units import OrchestrationProblem, Unit, module_bytes
 from counterpoise.sched.planners.recompute import (
     Policy,
     exact_policies,

@@ -19,10 +19,7 @@ SAID = [
     {"role": "user", "content": [IMAGE, TEXT]},
     {"role": "assistant", "content": [{"type": "text", "text": "a cat"}]},
 ]
-LLAVA = [
-    {"from": "human", "value": "<image>what is it?"},
-    {"from": "gpt", "value": "a cat"},
-]
+LLAVA = [{"from": "human", "value": "<image>what is it?"}, {"from": "gpt", "value": "a cat"}]
 CAT = b"the cat's bytes"
 URL = "https://example.com/cat.jpg"
 

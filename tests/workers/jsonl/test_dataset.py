@@ -325,11 +325,7 @@ def test_half_a_character_in_a_key_is_written_out(tmp_path):
     keys = ["a", "\\ud800", "é", "b\\udfff"]
     assert [source.key(index) for index in range(len(ids))] == keys
     balance = counterpoise.Balance(budgets={"tokens": 9}, samples_per_step=2)
-    balanced = {
-        "balance": balance,
-        "ranks": Ranks(virtual=1),
-        "cost": {"tokens": [1] * len(ids)},
-    }
+    balanced = {"balance": balance, "ranks": Ranks(virtual=1), "cost": {"tokens": [1] * len(ids)}}
     for more in ({"batch_size": 2}, balanced):
         loader = counterpoise.DataLoader(
             source, shuffle=True, on_error="skip", collate_fn=list, **more

@@ -38,14 +38,7 @@ def _cost(sample):
     orientation=st.integers(1, 8),
 )
 def test_a_probed_cost_is_what_decoding_turns_out(
-    picture,
-    sizes,
-    texts,
-    placed,
-    form,
-    kind,
-    thumbnail,
-    orientation,
+    picture, sizes, texts, placed, form, kind, thumbnail, orientation
 ):
     exif = Image.Exif()
     exif[0x0112] = orientation

@@ -84,11 +84,7 @@ def _encoded(rank: int, setting: TravelSetting) -> tuple[int, bool, bool]:
     pipe.step(without_pixels(step, keep=0 in mine))
     saved = [name for name, _ in pipe.held().saved()]
     pipe.close()
-    return (
-        sum(rows),
-        "encoders.vision." in saved,
-        "pixel_values" in pipe.fields(pipe.rank),
-    )
+    return (sum(rows), "encoders.vision." in saved, "pixel_values" in pipe.fields(pipe.rank))
 
 
 # One process, without torch.distributed, is a job of one rank.

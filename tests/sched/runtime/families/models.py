@@ -45,11 +45,7 @@ TEXT: dict[str, dict[str, Any]] = {
     | {"final_logit_softcapping": 2.0, "layer_types": ["sliding_attention", "full_attention"] * 2},
     "gpt2": GPT2,
     "gpt_neox": {},
-    "granite": {
-        "embedding_multiplier": 12.0,
-        "logits_scaling": 8.0,
-        "residual_multiplier": 0.2,
-    },
+    "granite": {"embedding_multiplier": 12.0, "logits_scaling": 8.0, "residual_multiplier": 0.2},
     "llama": {},
     "mistral": {"sliding_window": WINDOW},
     "mixtral": EXPERTS | {"sliding_window": WINDOW, "num_local_experts": 4},

@@ -147,11 +147,7 @@ class Reversible(torch.autograd.Function):
     def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, ...]:
         with torch.enable_grad():
             y = torch.tanh(ctx.layer(ctx.x)) if ctx.kept is None else ctx.kept
-        return (
-            None,
-            None,
-            *torch.autograd.grad(y, (ctx.x, *ctx.layer.parameters()), gradient),
-        )
+        return (None, None, *torch.autograd.grad(y, (ctx.x, *ctx.layer.parameters()), gradient))
 
 
 def reversible(s: Stage, x: Tensor, keep: bool = False) -> Tensor:
