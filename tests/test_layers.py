@@ -173,17 +173,11 @@ TORCH_FREE = ("balancer", "sched")
 RUNTIME, RUNTIME_TORCH_FREE = "sched.runtime", "sched.runtime.compiled"
 # The shells: the only modules that may import zmq.
 ZMQ_SHELLS = {
-    "balancer.server.loop",
-    "balancer.transport.asking",
-    "balancer.transport.authentication",
-    "balancer.transport.keys",
-    "balancer.transport.sockets",
-    "workers.daemon.job_worker",
-    "workers.daemon.jobs",
-    "workers.serving.server",
-    "loader.remote.rank_sockets",
+    "balancer.server.loop", "balancer.transport.asking", "balancer.transport.authentication",
+    "balancer.transport.keys", "balancer.transport.sockets", "workers.daemon.job_worker",
+    "workers.daemon.jobs", "workers.serving.server", "loader.remote.rank_sockets",
     "loader.remote.puller",
-}
+}  # fmt: skip
 
 
 def _inside(folder: str) -> Iterator[tuple[str, Path]]:

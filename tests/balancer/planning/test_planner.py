@@ -179,8 +179,7 @@ CHANGES: dict[str, Any] = {
     "accumulate_from": 2, "empty_microbatches": False, "waits": "step", "padded": ("tokens",),
     "counts": "free", "time_ns": (("tokens", 2),), "last_step": "even", "pipeline": "costs",
     "dispatched": ("tiles",), "all_or_none": "tiles", "spares": True,
-    "multiples": (("tokens", 16),),
-    "buckets": (("tokens", (8, 4096)),), "layout": "own",
+    "multiples": (("tokens", 16),), "buckets": (("tokens", (8, 4096)),), "layout": "own",
 }  # fmt: skip
 
 

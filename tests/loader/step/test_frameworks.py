@@ -19,14 +19,10 @@ STEP = [[[(6, 6), (5, 1)], [(2, 1)], [(4, 4)]], [[(7, 2)], [(3, 3), (7, 7), (6, 
 MICROBATCHES = len(STEP[0])
 # What happens to a loss before its backward pass (sources: loader/step/loss.py).
 BACKWARD: dict[Framework, Callable[[Tensor], Tensor]] = {
-    "ddp": lambda loss: loss,
-    "fsdp": lambda loss: loss,
-    "sum": lambda loss: loss,
-    "accelerate": lambda loss: loss / MICROBATCHES,
-    "lightning": lambda loss: loss / MICROBATCHES,
-    "fabric": lambda loss: loss,
-    "trainer-divides": lambda loss: loss / MICROBATCHES,
-}
+    "ddp": lambda loss: loss, "fsdp": lambda loss: loss, "sum": lambda loss: loss,
+    "accelerate": lambda loss: loss / MICROBATCHES, "lightning": lambda loss: loss / MICROBATCHES,
+    "fabric": lambda loss: loss, "trainer-divides": lambda loss: loss / MICROBATCHES,
+}  # fmt: skip
 NORMALIZING = {"trainer", "torchtitan"}
 
 

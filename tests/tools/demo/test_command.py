@@ -16,15 +16,9 @@ from tests.forking.popen import run as run_forked
 pytestmark = pytest.mark.slow
 
 FIELDS = {
-    "samples",
-    "padding",
-    "waiting",
-    "samples_per_second",
-    "first_batch_s",
-    "wait_for_data_s",
-    "loss_first",
-    "loss_last",
-}
+    "samples", "padding", "waiting", "samples_per_second", "first_batch_s", "wait_for_data_s",
+    "loss_first", "loss_last",
+}  # fmt: skip
 COUNTED = ("samples", "padding", "waiting", "loss_first", "loss_last")
 
 

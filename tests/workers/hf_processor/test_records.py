@@ -140,21 +140,15 @@ DATA_URL = f"data:image/png;base64,{base64.b64encode(BYTES).decode()}"
 @pytest.mark.parametrize(
     ("image", "record"),
     [
-        (PICTURE, {}),
-        (PIXELS, {}),
-        (BYTES, {}),
-        (io.BytesIO(BYTES), {}),
-        ({"bytes": BYTES, "path": None}, {}),
-        ({"bytes": None, "path": "in/cat.png"}, {}),
-        (DATA_URL, {}),
-        ("in/cat.png", {}),
-        (Path("in/cat.png"), {}),
+        (PICTURE, {}), (PIXELS, {}), (BYTES, {}), (io.BytesIO(BYTES), {}),
+        ({"bytes": BYTES, "path": None}, {}), ({"bytes": None, "path": "in/cat.png"}, {}),
+        (DATA_URL, {}), ("in/cat.png", {}), (Path("in/cat.png"), {}),
         ("img0.png", {"__key__": "a/p7", "img0.png": BYTES}),
         ("a/p7.img0.png", {"__key__": "a/p7", "img0.png": BYTES}),
         ("p7.IMG0.png", {"__key__": "a/p7", "img0.png": BYTES}),
         (URL, {"__key__": "a", URL: BYTES}),
     ],
-)
+)  # fmt: skip
 def test_images_of_all_kinds_are_the_same_pixels(image, record, tmp_path):
     (tmp_path / "in").mkdir()
     (tmp_path / "in/cat.png").write_bytes(BYTES)

@@ -229,8 +229,7 @@ def test_a_header_that_lies_makes_nothing_be_allocated() -> None:
 
 @pytest.mark.parametrize("text", [
     "#EXTM3U\n#EXT-X-TARGETDURATION:9\n#EXTINF:9,\n/etc/passwd\n#EXT-X-ENDLIST\n",
-    "ffconcat version 1.0\nfile /etc/passwd\n",
-    "no video at all" * 99,
+    "ffconcat version 1.0\nfile /etc/passwd\n", "no video at all" * 99,
 ])  # fmt: skip
 def test_files_that_name_others_are_no_videos(text: str) -> None:
     with pytest.raises(MediaError, match=r"^x: "):
