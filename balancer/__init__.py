@@ -47,5 +47,5 @@ if not TYPE_CHECKING:
         if name not in _HOMES:
             raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
         home = importlib.import_module(_HOMES[name], __name__)
-        found = globals()[name] = getattr(home, name)
-        return found
+        public = globals()[name] = getattr(home, name)
+        return public

@@ -13,7 +13,7 @@ Class = TypeVar("Class", bound=type[Any])
 ValueClasses = Callable[[], Mapping[str, type[Any]]]
 
 
-def check_name(what: str, value: object, names: Collection[str], more: str = "") -> None:
+def check_name(option: str, value: object, names: Collection[str], more: str = "") -> None:
     """Raise ValueError for a value that is not among names; more: what else is allowed.
 
     >>> check_name("mode", "exactly", ("exact", "window"))
@@ -22,7 +22,9 @@ def check_name(what: str, value: object, names: Collection[str], more: str = "")
     """
     if not isinstance(value, str) or value not in names:
         allowed = ", ".join(map(repr, names)) + more
-        raise ValueError(f"{what} is {value!r:.80}, allowed are {allowed}{near_name(value, names)}")
+        raise ValueError(
+            f"{option} is {value!r:.80}, allowed are {allowed}{near_name(value, names)}"
+        )
 
 
 def near_name(value: object, names: Collection[str]) -> str:

@@ -44,14 +44,23 @@ else:
 class StepInfo:
     """One microbatch's place in its step, and how much it, its rank and its step hold.
 
-    `label_tokens` counts labels that are not -100 and are not a sample's first token (no position
-    predicts that one; without `shift_labels`, which is Balance's, it counts). `costs` are the
-    microbatch's totals per resource, of which `padding` holds no sample: costs less padding are
-    what the samples cost. `sources` counts the samples of each source of a Mixture, 0 where it has
-    none; of other data it is empty. `holes` are the keys of samples that could not be used, or were
-    to be left out; they count nowhere else. `over_budget` names the resources of which the
-    microbatch, a single sample then, has more than the budget. `after` is the loader's position
-    when the microbatch has been trained on, for `loader.state_dict(after=info)`.
+    Args:
+        epoch, step: Where the microbatch is, from 0.
+        microbatch, microbatches: Its number in its rank's step, from 0, and how many there are.
+        rank, ranks: The data-parallel rank, and the number of ranks.
+        samples, rank_samples, step_samples: Samples of the microbatch, of the rank's step, of all
+            ranks' step.
+        label_tokens, rank_label_tokens, step_label_tokens: Labels of these that are not -100 and
+            are not a sample's first token, which no position predicts.
+        keys: Names of the microbatch's samples.
+        holes: Keys of samples that could not be used, or were to be left out; they count nowhere.
+        images: Whether any sample of the microbatch has images.
+        costs: Its total of each resource, padding included.
+        padding: What of `costs` no sample holds.
+        over_budget: Resources of which a single sample has more than the budget.
+        sources: Samples of each source of a Mixture, 0 where it has none; else empty.
+        after: The loader's position behind it, for `loader.state_dict(after=info)`.
+        shift_labels: As in Layout: without it first tokens count, too.
     """
 
     epoch: int

@@ -169,22 +169,14 @@ def model_setup(
         for size in (layout.weight_bytes, layout.gradient_bytes)
     )
     return FillSetup(
-        name=model.name,
-        stages=layout.pp,
-        chunks=layout.vpp,
-        microbatches=layout.microbatches,
-        tensor=layout.tp,
-        data=layout.replicas,
-        model=Stack(cut.layer(host), len(host.layers)),
+        name=model.name, stages=layout.pp, chunks=layout.vpp, microbatches=layout.microbatches,
+        tensor=layout.tp, data=layout.replicas, model=Stack(cut.layer(host), len(host.layers)),
         encoders={n: tuple(encoder(part, n) for part in model.encoders) for n in widths},
-        recompute=layout.recompute == "all",
-        hop_ns=device.send_ns(cut.cost.output_bytes),
-        gather_ns=gather,
-        scatter_ns=scatter,
-        memory_bytes=device.memory_bytes,
+        recompute=layout.recompute == "all", hop_ns=device.send_ns(cut.cost.output_bytes),
+        gather_ns=gather, scatter_ns=scatter, memory_bytes=device.memory_bytes,
         state_bytes=layout.weight_bytes + layout.gradient_bytes,
         optimizer_bytes=layout.optimizer_bytes,
-    )
+    )  # fmt: skip
 
 
 def with_encoder_collectives(setup: FillSetup, device: Device | None = None) -> FillSetup:

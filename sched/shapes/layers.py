@@ -201,18 +201,11 @@ def _layer_cost(
     held = -(-layer.weights // layout.tp) + layer.vectors
     activations, working = _kept_bytes(layer, setting, trains)
     return LayerCost(
-        part.kind,
-        forward + sync,
-        inputs + weight_ns,
-        held,
-        setting.bytes(layer.hidden),
-        activations * passes,
-        setting.bytes(layer.hidden) * passes,
-        weight_ns,
-        recompute_ns=(forward + sync) * passes,
-        frozen=0 if trains else held,
+        part.kind, forward + sync, inputs + weight_ns, held, setting.bytes(layer.hidden),
+        activations * passes, setting.bytes(layer.hidden) * passes, weight_ns,
+        recompute_ns=(forward + sync) * passes, frozen=0 if trains else held,
         working_bytes=working * passes,
-    )
+    )  # fmt: skip
 
 
 def _kept_bytes(layer: TransformerLayer, setting: _Setting, trains: bool) -> tuple[int, int]:

@@ -135,21 +135,14 @@ def stage_costs(chain: Sequence[LayerCost], layout: ParallelLayout) -> tuple[Sta
             working = max(working, layers[at].working_bytes + whole - free)
             free += kept_bytes[at]
         repeated = sum(layer.recompute_ns for at, layer in enumerate(layers) if at in again)
-        costs.append(
-            StageCost(
-                sum(layer.forward_ns for layer in layers),
-                sum(layer.backward_ns for layer in layers) + repeated,
-                sum(layer.weight_ns for layer in layers),
-                layers[-1].output_bytes,
-                sum(layer.parameters for layer in layers),
-                sum(layer.trained for layer in layers),
-                sum(kept_bytes),
-                logits,
-                working,
-                max(layer.parameters for layer in layers),
-                sum(layer.delivered_bytes for layer in layers),
-            )
-        )
+        costs.append(StageCost(
+            sum(layer.forward_ns for layer in layers),
+            sum(layer.backward_ns for layer in layers) + repeated,
+            sum(layer.weight_ns for layer in layers), layers[-1].output_bytes,
+            sum(layer.parameters for layer in layers), sum(layer.trained for layer in layers),
+            sum(kept_bytes), logits, working, max(layer.parameters for layer in layers),
+            sum(layer.delivered_bytes for layer in layers),
+        ))  # fmt: skip
     return tuple(costs)
 
 

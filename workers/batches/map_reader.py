@@ -34,7 +34,7 @@ SEVERAL = -1
 
 
 @dataclass(frozen=True, slots=True)
-class LoadedBatch:
+class RawBatch:
     """A dataset's samples for one batch, not collated yet, and how many they are."""
 
     number: int
@@ -86,39 +86,39 @@ class MapReader(Dataset[Any]):
         if state is not None and is_stateful(self.dataset):
             self.dataset.load_state_dict(state)
 
-    def __getitems__(self, asked: Any) -> LoadedBatch:
+    def __getitems__(self, asked: Any) -> RawBatch:
         """Load the samples of a batch."""
         if _is_no_task(asked):
-            return LoadedBatch(-1, None, empty=True)
+            return RawBatch(-1, None, empty=True)
         number, indices = _unnumbered(asked)
         self._expect(asked)
         if self._on_error == "raise":
             if self._loads_together:
-                return LoadedBatch(number, self._load_together(indices), samples=len(indices))
-            return LoadedBatch(number, [self._load_index(i) for i in indices], samples=len(indices))
+                return RawBatch(number, self._load_together(indices), samples=len(indices))
+            return RawBatch(number, [self._load_index(i) for i in indices], samples=len(indices))
         loaded = self._load_batch(indices)
         samples = [sample for sample in loaded if not isinstance(sample, SkippedSample)]
         holes = tuple(hole for hole in loaded if isinstance(hole, SkippedSample))
-        return LoadedBatch(number, samples, holes, bool(holes and not samples), len(samples))
+        return RawBatch(number, samples, holes, bool(holes and not samples), len(samples))
 
-    def __getitem__(self, asked: Any) -> LoadedBatch:
+    def __getitem__(self, asked: Any) -> RawBatch:
         """Load one sample, for a loader that makes no batches."""
         if _is_no_task(asked):
-            return LoadedBatch(-1, None, empty=True)
+            return RawBatch(-1, None, empty=True)
         number, index = _unnumbered(asked)
         self._expect(asked)
         if self._on_error == "raise":
-            return LoadedBatch(number, self._load_index(index))
+            return RawBatch(number, self._load_index(index))
         loaded = self._load_one(index)
         if isinstance(loaded, SkippedSample):
-            return LoadedBatch(number, None, (loaded,), empty=True)
-        return LoadedBatch(number, loaded)
+            return RawBatch(number, None, (loaded,), empty=True)
+        return RawBatch(number, loaded)
 
     def _expect(self, asked: Any) -> None:
         if self._reads_stores:
             expect_tasks(self.dataset, asked, _list_samples)
 
-    def collate(self, loaded: LoadedBatch) -> Envelope:
+    def collate(self, loaded: RawBatch) -> Envelope:
         """Return the envelope of a batch."""
         batch = None if loaded.empty else self._collate_fn(loaded.uncollated)
         position = self.position() if self._carries else None

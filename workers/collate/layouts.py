@@ -69,12 +69,10 @@ def collate_samples(
     Args:
         samples: Samples, each a mapping of fields.
         layout: "padded", "packed", or a Layout.
-        pad_id: Token id of the filling; default 0.
         dummy_tile: Side in pixels of the zero tile of a batch without images; default 0, none.
         fields: Names of the batch's fields to make; default all.
         align: Number of tokens of whose multiples the filling makes lengths; default 1.
         length: Tokens that are filled up to, or several numbers, ascending; default none.
-        shift_labels: As in Layout; default True.
 
     Raises ValueError or TypeError for samples that do not fit together, with the rule to add where
     there is one.

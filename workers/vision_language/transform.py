@@ -37,13 +37,20 @@ class VisionLanguage:
     (images,), `input_ids` and `labels` int32 (tokens,). Labels are -100 but for what the assistant
     says and for documents. Each image takes tiles x tokens_per_tile tokens `image_token_id`.
 
-    `tokenizer` is any callable from text to ids (default: bytes). Ids that are not given are taken
-    from its attributes (`image_id`, `bos_id`, `eos_id`, `human_id`, `assistant_id`) where it has
-    them; otherwise only `image_token_id` must be given. `human` and `assistant` are texts put
-    before a turn of each, for tokenizers without such markers.
-
-    `resize` names the library that resizes images: "torch", or "pillow", which is slower and gives
-    the pixels that were the only ones before there was a choice.
+    Args:
+        tokenizer: Any callable from text to ids; default bytes.
+        tile_size: Side of a tile in pixels; default 448.
+        max_tiles: Most tiles that an image is cut into; default 12.
+        thumbnail: Whether an image of several tiles also has one of the whole; default True.
+        tokens_per_tile: Tokens that a tile takes; default 256.
+        max_tokens: Most tokens of a sample, whose text is cut off there; default no limit.
+        image_token_id, bos_token_id, eos_token_id: Ids around texts and in place of images;
+            default: the tokenizer's image_id, bos_id, eos_id, of which only the first must be.
+        human, assistant: Texts before a turn of each; default: the tokenizer's human_id and
+            assistant_id where it has them.
+        max_pixels: Most pixels of an image file, larger ones are errors; default 178,956,970.
+        resize: The library that resizes images, "torch", or "pillow", which is slower and gives
+            Pillow's own pixels; default "torch".
 
     >>> transform = VisionLanguage(tile_size=4, tokens_per_tile=1)
     >>> transform.probe({"__key__": "a", "txt": "hi"}).cost

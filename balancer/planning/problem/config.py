@@ -60,24 +60,30 @@ MOST_RESOURCES = 32
 class PlanConfig:
     """A Balance resolved for given ranks and resources; a wrong value raises ValueError.
 
-    ranks: data-parallel ranks. resources and budgets: the costs' columns, and the most of each
-    that a microbatch may hold (None: no limit). batch_size: samples of a microbatch, for the
-    grouping "fixed" only. accumulate_from: where accumulate="auto" starts; all ranks
-    raise it together, step by step. samples_per_step also sizes the window that is planned at
-    once. empty_microbatches: False where a loop cannot take a microbatch without samples (torch's
-    default_collate cannot): a last step with fewer samples than microbatches is left out.
-    spares: in other steps a microbatch for which there is no sample then gets one that weighs
-    nothing; without them such a step leaves samples out.
-    padded: the resources of which a microbatch costs count x largest; none where work is "packed".
-    last_step: what an epoch's last step does that has too few samples: "whole" has as many
-    microbatches as others, some of them empty; "even" leaves out what does not divide, so that all
-    microbatches have as many samples; "short" leaves none out, and sizes differ by one. Both make
-    fewer microbatches rather than empty ones. pipeline: the text of the PipelineCosts that ordering
-    compares orders by, "" for ordering "given". dispatched: resources that others balance, the
-    encoder's where images travel. multiples, buckets: what samples and microbatches of a resource
-    are padded to (shapes.Padding). layout: a user's Layout, as text, "" for another; it decides no
-    plan, but what microbatches are: ranks must have the same, and who goes on inside a step.
-    Everything else as in Balance.
+    Args:
+        ranks: Data-parallel ranks.
+        samples_per_step: As in Balance; it also sizes the window that is planned at once.
+        resources, budgets: The costs' columns, and the most of each that a microbatch may hold
+            (None: no limit).
+        grouping, partition, mode, seed, oversize, waits, counts, accumulate: As in Balance.
+        ordering, time_ns, all_or_none: As in its values.
+        batch_size: Samples of a microbatch, for grouping "fixed" only.
+        accumulate_from: Where accumulate "auto" starts; all ranks raise it together, step by step.
+        drop_last: Whether a last step that is not full is left out.
+        empty_microbatches: False where a loop cannot take a microbatch without samples, as torch's
+            default_collate: a last step with fewer samples than microbatches is left out.
+        spares: In other steps a microbatch for which there is no sample then gets one that weighs
+            nothing; without them such a step leaves samples out.
+        padded: Resources of which a microbatch costs count x largest; none where work is "packed".
+        last_step: What an epoch's last step does that has too few samples: "whole" has as many
+            microbatches as others, some of them empty; "even" leaves out what does not divide;
+            "short" leaves none out, and sizes differ by one. Both make fewer microbatches rather
+            than empty ones.
+        pipeline: Text of the PipelineCosts that ordering compares orders by, "" for "given".
+        dispatched: Resources that others balance, the encoder's where images travel.
+        multiples, buckets: What samples and microbatches are padded to (shapes.Padding).
+        layout: A user's Layout as text, "" for another; it decides no plan, but what microbatches
+            are: ranks must have the same.
 
     >>> PlanConfig(ranks=2, samples_per_step=8, accumulate=1, resources=("tiles",), budgets=(9,)
     ... ).digest() == PlanConfig(2, 8, 1, ("tiles",), (9,)).digest()

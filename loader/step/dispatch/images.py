@@ -24,16 +24,20 @@ from .routes import Route, Size, count_rows, plan_round
 class ImageDispatch:
     """An encoder of which every rank has a copy, and runs as much as the others.
 
-    `encoder`: the plain module; its copies start with the first rank's values, and `backward` gives
-    them the same gradients, the mean over ranks or, with reduction="sum", their sum. It is called
-    with rows of images, and returns as many features for each row. `blank`: the rows of one image,
-    of any content, from which shapes and precision are known. Every row is an image of its own,
-    as a tile is, unless `blank_size` is given: then `step` is given the size of each image, and the
-    encoder is called with rows and the list of sizes. `cost`: what an image costs the encoder, by
-    its size. `together`: how many microbatches are encoded in one round; None: all of a step, which
-    is most even and keeps the most activations. `group`: the data-parallel ranks, and with pipeline
-    stages those of all stages; by default all. With pipeline stages give it to
-    `Pipeline(encoders=...)`, which calls `step` and `backward`.
+    Args:
+        encoder: The plain module, called with rows of images; it returns as many features for each
+            row. Its copies start with the first rank's values, and `backward` gives them the same
+            gradients.
+        blank: The rows of one image, of any content, from which shapes and precision are known.
+        blank_size: Its size, where an image has several rows: then `step` is given the size of each
+            image, and the encoder rows and the list of sizes; default: every row is an image.
+        cost: What an image costs the encoder, by its size; default its rows.
+        together: Microbatches encoded in one round; default all of a step, which is most even and
+            keeps the most activations.
+        group: The data-parallel ranks, with pipeline stages those of all stages; default all.
+        reduction: "mean" or "sum" of gradients over ranks; default "mean".
+
+    With pipeline stages give it to `Pipeline(encoders=...)`, which calls `step` and `backward`.
 
     All ranks make it together, and call the same methods in the same order. Raises ValueError for
     wrong settings and for encoders that are wrapped, LoaderError if ranks do not come within the
@@ -96,7 +100,14 @@ class ImageDispatch:
 
 
 class StepImages:
-    """The images of one step; `ImageDispatch.step` makes it."""
+    """The images of one step; `ImageDispatch.step` makes it.
+
+    Args:
+        encoder, exchange, reduction: Of the ImageDispatch.
+        pixels: Rows of each of this rank's microbatches, None for one without images.
+        rounds: The microbatches that are encoded together, and which image goes where.
+        trained: Whether there will be a backward.
+    """
 
     def __init__(
         self,

@@ -123,20 +123,12 @@ def _adapted(
         scale=float(family.scale_words(config)),
     )
     return Adapted(
-        model,
-        list_name=inside["layers"],
-        words=inside["words"],
+        model, list_name=inside["layers"], words=inside["words"],
         front=tuple(inside[part] for part in ("positions", "dropout") if inside[part]),
-        norm=inside["norm"],
-        head=family.head,
-        layers=layers,
-        images=images,
-        positions=inside["positions"],
-        inside=float(scale),
-        logits=float(family.scale_logits(config)),
-        softcap=family.softcap(config),
-        again=again,
-    )
+        norm=inside["norm"], head=family.head, layers=layers, images=images,
+        positions=inside["positions"], inside=float(scale),
+        logits=float(family.scale_logits(config)), softcap=family.softcap(config), again=again,
+    )  # fmt: skip
 
 
 def _module(model: nn.Module, name: str, field: str) -> Any:

@@ -71,7 +71,7 @@ def test_other_ranks_of_the_same_global_batch_go_on_between_steps() -> None:
     loader = make(data.Texts(96))
     steps = loader.steps()
     next(steps), next(steps)
-    again = make(data.Texts(96), ranks=Ranks(virtual=1), accumulate=4)
+    again = make(data.Texts(96), virtual_ranks=1, accumulate=4)
     again.load_state_dict(loader.state_dict())
     rest = [sorted(n for b in step.microbatches for n in b["number"]) for step in again.steps()]
     assert rest == whole[2:]
