@@ -13,12 +13,9 @@ from tests import size
 from tests.imports import FOLDERS, ROOT, cycles, imported, layer_graph, module_graph, modules
 
 MAY_IMPORT = {
-    "tools": {"loader", "workers", "balancer", "sched"},
-    "loader": {"balancer", "workers"},
-    "workers": {"balancer"},
-    "balancer": set[str](),
-    "sched": set[str](),
-}
+    "tools": {"loader", "workers", "balancer", "sched"}, "loader": {"balancer", "workers"},
+    "workers": {"balancer"}, "balancer": set[str](), "sched": set[str](),
+}  # fmt: skip
 # It knows nothing of planning: the one answer to a wrong name, for every constructor.
 EVERYWHERE = "balancer.near_names"
 # Every sub-package, and modules that are a layer by themselves, bottom to top: each imports only

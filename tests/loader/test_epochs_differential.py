@@ -156,13 +156,10 @@ def packed(kind: Any, **more: Any) -> Any:
 
 
 TORCHS: dict[str, Callable[..., Any]] = {
-    "RandomSampler": ordered(drawn),
-    "DistributedSampler": ordered(spread),
+    "RandomSampler": ordered(drawn), "DistributedSampler": ordered(spread),
     "shuffle": lambda kind, **more: kind(list(range(SAMPLES)), 4, shuffle=True, **more),
-    "a sampler with a state": ordered(Counting),
-    "a stream": streamed,
-    "a packed stream": packed,
-}
+    "a sampler with a state": ordered(Counting), "a stream": streamed, "a packed stream": packed,
+}  # fmt: skip
 
 
 @pytest.mark.parametrize("workers", WORKERS)

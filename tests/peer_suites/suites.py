@@ -68,12 +68,9 @@ _SPEECHBRAIN = (
     "batching", "core", "data_pipeline", "dataloader", "dataset", "epoch_loop", "samplers",
 )  # fmt: skip
 _COMPOSER = (
-    "test_events",
-    "test_state",
-    "trainer/test_dataspec",
-    "trainer/test_predict",
+    "test_events", "test_state", "trainer/test_dataspec", "trainer/test_predict",
     "trainer/test_trainer_eval",
-)
+)  # fmt: skip
 SUITES: tuple[Suite | CheckoutSuite, ...] = (
     Suite("torchdata-dataloader", f"{_STATEFUL}/test_dataloader.py", TORCH, OURS),
     Suite("pytorch-dataloader", "pytorch/test/test_dataloader.py", TORCH, OURS),

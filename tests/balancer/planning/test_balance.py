@@ -181,17 +181,14 @@ def test_a_wrong_option_is_refused_by_name(options: dict[str, Any], message: str
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("{", "not JSON"),
-        ("[" * 100_000, "not JSON"),
-        ("[1]", "needed is a JSON object, got list"),
-        ("{}", "version is None, allowed is 2"),
-        ('{"version": 1}', "version is 1, allowed is 2"),
-        ('{"version": true}', "version is True"),
+        ("{", "not JSON"), ("[" * 100_000, "not JSON"),
+        ("[1]", "needed is a JSON object, got list"), ("{}", "version is None, allowed is 2"),
+        ('{"version": 1}', "version is 1, allowed is 2"), ('{"version": true}', "version is True"),
         ('{"version": 2, "shapes": {"aling": 8}}', "aling is 8, but Shapes has no .*'align'"),
         ('{"version": 2, "layout": {"base": "packed"}}', "layout: .* missing .* 'name'"),
         ('{"version": 2, "bugdets": {"a": 1}}', "bugdets is {'a': 1}, but Balance has no bugdets"),
     ],
-)
+)  # fmt: skip
 def test_other_text_is_refused(tmp_path: Path, text: str, message: str) -> None:
     with pytest.raises(ValueError, match=message):
         Balance.from_json(text)

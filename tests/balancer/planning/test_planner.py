@@ -48,12 +48,9 @@ def plan(config: PlanConfig, costs: np.ndarray, start: int = 0, last: bool = Fal
 
 
 @given(
-    samples=st.integers(1, 24),
-    ranks=st.integers(1, 9),
-    seed=st.integers(0, 5),
-    grouping=st.sampled_from(["isf", "fixed"]),
-    partition=st.sampled_from(["greedy", "given"]),
-)
+    samples=st.integers(1, 24), ranks=st.integers(1, 9), seed=st.integers(0, 5),
+    grouping=st.sampled_from(["isf", "fixed"]), partition=st.sampled_from(["greedy", "given"]),
+)  # fmt: skip
 @settings(max_examples=60, deadline=None)
 def test_every_sample_is_planned_once_within_budgets_on_equal_ranks(
     samples: int, ranks: int, seed: int, grouping: str, partition: Any

@@ -41,13 +41,10 @@ from counterpoise.balancer.transport.wire import (
 )
 
 VALUES = {
-    int: st.integers(-(1 << 63) + 1, (1 << 63) - 1),
-    str: st.text(max_size=20),
-    bytes: st.binary(max_size=20),
-    bool: st.booleans(),
-    Cost: st.integers(0, MAX_COST),
+    int: st.integers(-(1 << 63) + 1, (1 << 63) - 1), str: st.text(max_size=20),
+    bytes: st.binary(max_size=20), bool: st.booleans(), Cost: st.integers(0, MAX_COST),
     Count: st.integers(0, (1 << 63) - 1),
-}
+}  # fmt: skip
 VALUES[Integer] = VALUES[int]
 PLAIN = st.recursive(
     st.none() | st.booleans() | st.integers(-(1 << 63), (1 << 64) - 1) | st.floats(allow_nan=False)

@@ -171,17 +171,14 @@ def test_files_are_upright():
     ("image", "message"),
     [
         (URL, "is at 'https://example.com/cat.jpg', and nothing is fetched"),
-        ("s3://bucket/cat.jpg", "nothing is fetched"),
-        ("cat.png", "there is none below"),
-        ("../secret.png", "which is not below"),
-        ("/etc/passwd", "which is not below"),
+        ("s3://bucket/cat.jpg", "nothing is fetched"), ("cat.png", "there is none below"),
+        ("../secret.png", "which is not below"), ("/etc/passwd", "which is not below"),
         ("data:image/png;base64,@@@", "is no base64"),
         (7, "an image is a int; known are Pillow's images"),
-        (PIXELS.astype(np.float32), "needed is uint8"),
-        (b"no image", "UnidentifiedImageError"),
+        (PIXELS.astype(np.float32), "needed is uint8"), (b"no image", "UnidentifiedImageError"),
         (file_of(Image.new("RGB", (11, 11))), "over the limit of 100 pixels"),
     ],
-)
+)  # fmt: skip
 def test_an_image_that_cannot_be_opened_says_why(image, message, tmp_path):
     for look in (open_pixels, read_size):
         with pytest.raises(ValueError, match=message):

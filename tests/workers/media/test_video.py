@@ -17,12 +17,9 @@ from counterpoise.workers.media import video as module
 from tests.workers.media.making import COUNT, FPS, audio, numbers, video
 
 RULES = [
-    FrameRule(fps=2),
-    FrameRule(fps=3.3, max_frames=9, multiple=2),
-    FrameRule(frames=7),
-    FrameRule(fps=1000),
-    FrameRule(fps=0.01, min_frames=4),
-]
+    FrameRule(fps=2), FrameRule(fps=3.3, max_frames=9, multiple=2), FrameRule(frames=7),
+    FrameRule(fps=1000), FrameRule(fps=0.01, min_frames=4),
+]  # fmt: skip
 
 
 def probed(data: Any, rule: FrameRule, **given: Any) -> tuple[int, int, int, int]:

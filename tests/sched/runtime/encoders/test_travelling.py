@@ -26,13 +26,10 @@ from tests.sched.runtime.pool import Pool
 TOLERANCE = 1e-6
 NAMES = ("gpipe", "1f1b", "zb-h1", "zbv", "interleaved", "1f1b-alg2")
 SOME = (
-    TravelSetting("1f1b", 2),
-    TravelSetting("zbv", 4),
-    TravelSetting("1f1b-alg2", 2),
+    TravelSetting("1f1b", 2), TravelSetting("zbv", 4), TravelSetting("1f1b-alg2", 2),
     TravelSetting("zb-h1", 2, frozen="stages", stage_merges=True),
-    TravelSetting("1f1b", 4, frozen="encoder"),
-    TravelSetting("1f1b", 2, sized=True),
-)
+    TravelSetting("1f1b", 4, frozen="encoder"), TravelSetting("1f1b", 2, sized=True),
+)  # fmt: skip
 EVERY = [
     TravelSetting(name, ranks, frozen)
     for name, ranks, frozen in product(NAMES, (2, 4), ("", "encoder", "stages"))
