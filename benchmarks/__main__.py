@@ -11,8 +11,7 @@ BENCHES = {
     "balancer": ("balancer.command", "A balancer's CPU time a sample by ranks, and its memory."),
     "decoding": ("loading.decoding", "CPU time of images, from shards to batches, by pipeline."),
     "encoder": (
-        "encoder.command",
-        "Encoders in the bubbles, executed: planned, simulated and measured.",
+        "encoder.command", "Encoders in the bubbles, executed: planned, simulated and measured.",
     ),
     "faults": ("faults", "Faults, simulated: is every batch the same?"),
     "gpu": ("gpu.command", "Everything that waits for a GPU, on the devices that are there."),
@@ -26,32 +25,27 @@ BENCHES = {
     "papers": ("papers.command", "Every table and figure of four papers, and ours beside it."),
     "peers": ("loading.matrix", "The matrix with others' loaders, in their own environment."),
     "picture": (
-        "planning.picture",
-        "A step of 8 ranks, random and balanced, drawn for the README.",
+        "planning.picture", "A step of 8 ranks, random and balanced, drawn for the README.",
     ),
     "published": ("planning.published", "Epochs of published samplers' plans, beside ours."),
     "row_groups": ("loading.row_groups", "Samples of parquet files, by the size of row groups."),
     "runtime": (
-        "runtime.command",
-        "The pipeline runtime against torch's, and against the simulator.",
+        "runtime.command", "The pipeline runtime against torch's, and against the simulator.",
     ),
     "stores": ("stores.command", "Epochs from an S3 that is far away, by system."),
     "start": ("loading.start", "The first batch of a process against torch's DataLoader."),
     "step": ("planning.step", "Pack, partition, order: simulated step time over a bound."),
     "threads": ("planning.threads", "Planning beside other threads: throughput, and waits."),
     "transports": (
-        "loading.transports",
-        "Processes that share a rank: direct and inline, beside torch.",
+        "loading.transports", "Processes that share a rank: direct and inline, beside torch.",
     ),
     "vocabulary_layers": (
-        "vocabulary.layers",
-        "Vocabulary-parallel layers: time and memory, measured.",
+        "vocabulary.layers", "Vocabulary-parallel layers: time and memory, measured.",
     ),
     "waits": (
-        "planning.waits",
-        "Steps without budgets: waiting at every microbatch, and once a step.",
+        "planning.waits", "Steps without budgets: waiting at every microbatch, and once a step.",
     ),
-}
+}  # fmt: skip
 
 group = LazyGroup(
     "benchmarks",

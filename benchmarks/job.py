@@ -20,13 +20,7 @@ from rich.progress import Progress
 from torch import Tensor, nn
 from torch.distributed.device_mesh import init_device_mesh
 
-from counterpoise.sched.planners.job.plan import (
-    ENCODER,
-    SCHEDULES,
-    BatchChoice,
-    Job,
-    StepLoads,
-)
+from counterpoise.sched.planners.job.plan import ENCODER, SCHEDULES, BatchChoice, Job, StepLoads
 from counterpoise.sched.planners.job.planner import plan_job
 from counterpoise.sched.planners.job.pricing import Pricer
 from counterpoise.sched.planners.job.schema import dump_job, job_file, read_job

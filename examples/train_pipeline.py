@@ -145,10 +145,7 @@ def make_loader(mesh: DeviceMesh, pattern: str) -> DataLoader:
         ranks=mesh,
         cost=count_tokens,
         balance=Balance(
-            budgets={"tokens": 2048},
-            samples_per_step=32,
-            accumulate=MICROBATCHES,
-            layout="packed",
+            budgets={"tokens": 2048}, samples_per_step=32, accumulate=MICROBATCHES, layout="packed"
         ),
     )
 

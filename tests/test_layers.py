@@ -13,12 +13,9 @@ from tests import size
 from tests.imports import FOLDERS, ROOT, cycles, imported, layer_graph, module_graph, modules
 
 MAY_IMPORT = {
-    "tools": {"loader", "workers", "balancer", "sched"},
-    "loader": {"balancer", "workers"},
-    "workers": {"balancer"},
-    "balancer": set[str](),
-    "sched": set[str](),
-}
+    "tools": {"loader", "workers", "balancer", "sched"}, "loader": {"balancer", "workers"},
+    "workers": {"balancer"}, "balancer": set[str](), "sched": set[str](),
+}  # fmt: skip
 # It knows nothing of planning: the one answer to a wrong name, for every constructor.
 EVERYWHERE = "balancer.near_names"
 # Every sub-package, and modules that are a layer by themselves, bottom to top: each imports only
@@ -173,17 +170,11 @@ TORCH_FREE = ("balancer", "sched")
 RUNTIME, RUNTIME_TORCH_FREE = "sched.runtime", "sched.runtime.compiled"
 # The shells: the only modules that may import zmq.
 ZMQ_SHELLS = {
-    "balancer.server.loop",
-    "balancer.transport.asking",
-    "balancer.transport.authentication",
-    "balancer.transport.keys",
-    "balancer.transport.sockets",
-    "workers.daemon.job_worker",
-    "workers.daemon.jobs",
-    "workers.serving.server",
-    "loader.remote.rank_sockets",
+    "balancer.server.loop", "balancer.transport.asking", "balancer.transport.authentication",
+    "balancer.transport.keys", "balancer.transport.sockets", "workers.daemon.job_worker",
+    "workers.daemon.jobs", "workers.serving.server", "loader.remote.rank_sockets",
     "loader.remote.puller",
-}
+}  # fmt: skip
 
 
 def _inside(folder: str) -> Iterator[tuple[str, Path]]:

@@ -179,13 +179,10 @@ cp.Dataloader
 """
 LOADER, BALANCE = "loader.dataloader.DataLoader", "balancer.planning.problem.balance.Balance"
 REVEALED = {
-    7: f"counterpoise.{LOADER}[Any, str]",
-    9: "str",
-    11: "tuple[str, ...]",
-    12: f"counterpoise.{LOADER}[Any, Any]",
-    14: f"counterpoise.{BALANCE}",
+    7: f"counterpoise.{LOADER}[Any, str]", 9: "str", 11: "tuple[str, ...]",
+    12: f"counterpoise.{LOADER}[Any, Any]", 14: f"counterpoise.{BALANCE}",
     15: "def (stage: int, kind: str, microbatch: int =) -> counterpoise.sched.ir.program.Pass",
-}
+}  # fmt: skip
 WRONG = [16, 17, 18, 19]
 
 

@@ -108,14 +108,9 @@ def test_the_stub_offers_the_names_that_the_package_has(root: Path) -> None:
 
 # The most arguments of a constructor: torch's 17, and ours. They only fall.
 MOST_ARGUMENTS: dict[Any, int] = {
-    DataLoader: 17 + 12,
-    Balance: 16,
-    Pipeline: 12,
-    BalancedBatchSampler: 8,
-    Ranks: 3,
-    Balancer: 3,
+    DataLoader: 17 + 12, Balance: 16, Pipeline: 12, BalancedBatchSampler: 8, Ranks: 3, Balancer: 3,
     OnError: 4,
-}
+}  # fmt: skip
 # Of these three together, a value counting as its fields; of a Layout only two were Balance's.
 MOST_SETTINGS, OWN_OF_LAYOUT = 68, 2
 MOST_NAMES = 26

@@ -18,19 +18,13 @@ MEASURED = "vocab_measured_mfu_memory.txt"
 PEAK_FLOPS_PER_S = 312 * 10**12
 # Our names for the methods of the two files.
 METHODS = {
-    "base": "base",
-    "redis": "redis",
-    "vocab": "alg2",
-    "synctwice": "alg1",
+    "base": "base", "redis": "redis", "vocab": "alg2", "synctwice": "alg1",
     "interlaced": "interlaced",
-}
+}  # fmt: skip
 _REPORTED = {
-    "baseline": "base",
-    "redis": "redis",
-    "vocab-2": "alg2",
-    "vocab-1": "alg1",
+    "baseline": "base", "redis": "redis", "vocab-2": "alg2", "vocab-1": "alg1",
     "interlaced": "interlaced",
-}
+}  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True)

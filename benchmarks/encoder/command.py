@@ -147,9 +147,7 @@ def pipelined_table(report: Report) -> Table:
 
 
 def verdict(
-    case: EncoderCase,
-    simulated: Mapping[str, int],
-    measured: Mapping[str, Sequence[SleptStep]],
+    case: EncoderCase, simulated: Mapping[str, int], measured: Mapping[str, Sequence[SleptStep]]
 ) -> Report:
     """Return what a case shows: steps in ms, hidden shares, gains, and whether all agree.
 

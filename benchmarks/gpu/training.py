@@ -16,11 +16,7 @@ from torch.utils.data import DataLoader, DistributedSampler, Subset
 import counterpoise as cp
 from counterpoise.loader import collate_padded
 from counterpoise.tools.demo.data import ensure_demo_data
-from counterpoise.tools.demo.model import (
-    DemoModelShape,
-    VisionLanguageModel,
-    sum_loss,
-)
+from counterpoise.tools.demo.model import DemoModelShape, VisionLanguageModel, sum_loss
 
 from .machine import peak_of
 from .parts import Row, Task, over, rounds, spread_ms, synchronize

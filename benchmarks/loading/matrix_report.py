@@ -27,10 +27,7 @@ Passes = Mapping[Cell, Mapping[str, Sequence[MatrixPass]]]
 
 
 def report(
-    passes: Passes,
-    rounds: int,
-    versions: Mapping[str, str | None],
-    failures: Mapping[str, str],
+    passes: Passes, rounds: int, versions: Mapping[str, str | None], failures: Mapping[str, str]
 ) -> dict[str, Any]:
     """Return the figures of every cell, and which peers took part, or why not.
 

@@ -159,12 +159,7 @@ def _stage_ns(name: str, tp: int, chunks: int) -> int:
 
 
 FIGURES: dict[str, Callable[..., Ours]] = {
-    "Figure 15": figure_15,
-    "Figure 16": lambda: overall("throughput"),
-    "Figure 17": figure_17,
-    "Table 2": table_2,
-    "Figure 18": figure_18,
-    "Figure 19": lambda: frozen("mfu"),
-    "Figure 20": lambda: frozen("throughput"),
-    "Figure 22": figure_22,
-}
+    "Figure 15": figure_15, "Figure 16": lambda: overall("throughput"), "Figure 17": figure_17,
+    "Table 2": table_2, "Figure 18": figure_18, "Figure 19": lambda: frozen("mfu"),
+    "Figure 20": lambda: frozen("throughput"), "Figure 22": figure_22,
+}  # fmt: skip

@@ -144,13 +144,8 @@ def parameters(names: Mapping[str, str]) -> Ours:
 
 
 FIGURES: dict[str, Callable[..., Ours]] = {
-    "Table 1": lambda: published("Table 1"),
-    "Figure 15": lambda: published("Fig. 15"),
-    "Table 4": table_4,
-    "Table 5": table_5,
-    "Figure 16": figure_16,
-    "Figure 17": figure_17,
-    "Table 7": table_7,
-    "Table 8": lambda: parameters(VITS),
+    "Table 1": lambda: published("Table 1"), "Figure 15": lambda: published("Fig. 15"),
+    "Table 4": table_4, "Table 5": table_5, "Figure 16": figure_16, "Figure 17": figure_17,
+    "Table 7": table_7, "Table 8": lambda: parameters(VITS),
     "Table 9": lambda: parameters(LANGUAGES),
-}
+}  # fmt: skip

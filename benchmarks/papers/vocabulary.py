@@ -171,11 +171,6 @@ def table_3(data: Path) -> Ours:
 
 FIGURES: dict[str, Callable[..., Ours]] = {
     "Figure 2": lambda: over_layer(GEMMA_2_9B, 256_000),
-    "Figure 3": lambda: over_layer(GPT_7B, 2**17),
-    "Figure 10": figure_10,
-    "Figure 11": figure_11,
-    "Figure 12": figure_12,
-    "Figure 13": figure_13,
-    "Figure 14": figure_14,
-    "Table 3": table_3,
-}
+    "Figure 3": lambda: over_layer(GPT_7B, 2**17), "Figure 10": figure_10, "Figure 11": figure_11,
+    "Figure 12": figure_12, "Figure 13": figure_13, "Figure 14": figure_14, "Table 3": table_3,
+}  # fmt: skip

@@ -115,12 +115,9 @@ def _isf(table: CostTable, config: PlanConfig, epoch: int) -> TimedPlan:
 
 
 STRATEGIES: dict[str, EpochPlanner] = {
-    "random": partial(_counted, random_group),
-    "length": partial(_counted, length_group),
-    "device": partial(_counted, device_group),
-    "isf": _isf,
-    "balanced": timed,
-}
+    "random": partial(_counted, random_group), "length": partial(_counted, length_group),
+    "device": partial(_counted, device_group), "isf": _isf, "balanced": timed,
+}  # fmt: skip
 
 
 def pad_ratio(lengths: Sequence[Sequence[int]]) -> float:

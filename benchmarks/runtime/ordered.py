@@ -69,18 +69,9 @@ def _profile(microbatches: Int64) -> str:
 
 
 def _case(costs: Int64, file: str, profile: str) -> OrderCase:
-    balance = Balance(
-        grouping="fixed",
-        partition="given",
-        accumulate=MICROBATCHES,
-        pipeline=file,
-    )
+    balance = Balance(grouping="fixed", partition="given", accumulate=MICROBATCHES, pipeline=file)
     config = PlanConfig.from_balance(
-        balance,
-        ranks=1,
-        resources=_RESOURCES,
-        samples_per_step=len(costs),
-        batch_size=SAMPLES,
+        balance, ranks=1, resources=_RESOURCES, samples_per_step=len(costs), batch_size=SAMPLES
     )
     (batch,) = make_planner(config).plan(Window(0, 0, 0, costs, last=True)).batches
     # Groupings that count take samples as they come.

@@ -11,14 +11,10 @@ from torch import nn
 
 # The outermost of these calls is what counts: a module may call others.
 _FOREIGN: tuple[tuple[Any, str], ...] = (
-    (dist.ProcessGroup, "send"),
-    (dist.ProcessGroup, "recv"),
-    (dist.Work, "wait"),
-    (dist.Work, "is_completed"),
-    (dist, "all_reduce"),
-    (torch.autograd, "backward"),
+    (dist.ProcessGroup, "send"), (dist.ProcessGroup, "recv"), (dist.Work, "wait"),
+    (dist.Work, "is_completed"), (dist, "all_reduce"), (torch.autograd, "backward"),
     (nn.Module, "__call__"),
-)
+)  # fmt: skip
 
 
 class CallClock:

@@ -183,9 +183,6 @@ def _table(found: dict[str, Any]) -> Table:
     for system, one in found.items():
         low, high = one["ratios"][0], one["ratios"][-1]
         table.add_row(
-            system,
-            f"{one['samples_s']:.0f}",
-            f"{one['ratio']:.2f}",
-            f"{low:.2f} to {high:.2f}",
+            system, f"{one['samples_s']:.0f}", f"{one['ratio']:.2f}", f"{low:.2f} to {high:.2f}"
         )
     return table

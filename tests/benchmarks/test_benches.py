@@ -43,19 +43,15 @@ LONG = [
     ("balancer", "--ranks 1 --rounds 1 --steps 1 --tcp", "way cells"),
     ("decoding", "--samples 8 --rounds 1 --batch-size 2 --tile-size 32", "best pipelines"),
     ("encoder", "--drift --rounds 1", "agrees"),
-    ("encoder", "--microbatches 8 --rounds 1", "cases agrees"),
-    ("gpu", "--minutes 0.1", "parts"),
-    ("gpu", "--part tensor --minutes 0.001", "parts"),
-    ("job", "--repeats 1", ""),
+    ("encoder", "--microbatches 8 --rounds 1", "cases agrees"), ("gpu", "--minutes 0.1", "parts"),
+    ("gpu", "--part tensor --minutes 0.001", "parts"), ("job", "--repeats 1", ""),
     ("local", "--rounds 1 --cell 602112x32", "cells"),
     ("matrix", "--cell 150000x32 --workers 1 --pairs 1", "cells peers"),
-    ("metrics", "--samples 64 --rounds 1", ""),
-    ("picture", "", "samples steps ways"),
+    ("metrics", "--samples 64 --rounds 1", ""), ("picture", "", "samples steps ways"),
     ("published", f"--costs COSTS {BUDGETS} --ranks 4 --accumulate 8 --mode epoch", "groups"),
     ("runtime", f"--schedule zbv {SMALL_MODEL} --rounds 1 --repeats 1", "ratios schedules"),
     ("start", "--repeats 1 --epochs 1 --workers 1", "kinds later_epochs"),
-    ("threads", "--rounds 1 --samples 5000", ""),
-    ("transports", "--pairs 1", "cells"),
+    ("threads", "--rounds 1 --samples 5000", ""), ("transports", "--pairs 1", "cells"),
 ]  # fmt: skip
 
 

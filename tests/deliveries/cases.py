@@ -10,29 +10,15 @@ from tests.deliveries import data as made
 
 # A case names what differs from these; a loader gets all of them by name.
 OPTIONS = {
-    "grouping": "isf",
-    "batch_size": None,
-    "budgets": {"tiles": 12, "tokens": 120},
-    "samples_per_step": 16,
-    "accumulate": "auto",
-    "mode": "exact",
-    "partition": "greedy",
-    "ordering": "given",
-    "oversize": "alone",
-    "seed": 3,
-}
+    "grouping": "isf", "batch_size": None, "budgets": {"tiles": 12, "tokens": 120},
+    "samples_per_step": 16, "accumulate": "auto", "mode": "exact", "partition": "greedy",
+    "ordering": "given", "oversize": "alone", "seed": 3,
+}  # fmt: skip
 ARGUMENTS = {
-    "shuffle": True,
-    "drop_last": False,
-    "num_workers": 0,
-    "layout": "padded",
-    "collate_fn": None,
-    "pad_id": 0,
-    "dummy_tile": 0,
-    "ranks": Ranks(virtual=2),
-    "on_error": "raise",
+    "shuffle": True, "drop_last": False, "num_workers": 0, "layout": "padded", "collate_fn": None,
+    "pad_id": 0, "dummy_tile": 0, "ranks": Ranks(virtual=2), "on_error": "raise",
     "buffer_bytes": 1 << 30,
-}
+}  # fmt: skip
 FIXED = {"grouping": "fixed", "batch_size": 2, "budgets": None, "accumulate": 4}
 BALANCED = {"grouping": "balanced", "partition": "multi_resource"}
 PICTURES = {"budgets": {"tiles": 8, "tokens": 400}, "samples_per_step": 12}
@@ -158,8 +144,7 @@ IN_STEPS: dict[str, Case] = {
 RESUMED: dict[str, tuple[Case, int, Case]] = {
     **{
         f"resumed inside an epoch, {mode}": (
-            Case("sized", {**BALANCED, "mode": mode}, epochs=2),
-            5,
+            Case("sized", {**BALANCED, "mode": mode}, epochs=2), 5,
             Case("sized", {**BALANCED, "mode": mode}, epochs=2),
         )
         for mode in ("exact", "window", "epoch")
@@ -167,28 +152,23 @@ RESUMED: dict[str, tuple[Case, int, Case]] = {
     # 2 ranks with 4 microbatches each make a step of 8
     **{
         f"resumed with {ranks} ranks": (
-            Case("sized", FIXED),
-            16,
+            Case("sized", FIXED), 16,
             Case("sized", {**FIXED, "accumulate": 8 // ranks}, {"ranks": Ranks(virtual=ranks)}, 2),
         )
         for ranks in (1, 4)
     },
     "resumed with 3 ranks and another accumulate": (
-        Case("sized", {"accumulate": 6}),
-        12,
+        Case("sized", {"accumulate": 6}), 12,
         Case("sized", {"accumulate": 5}, {"ranks": Ranks(virtual=3)}, 2),
     ),
     "resumed after skipped samples": (
-        Case("broken sized", {}, SKIP),
-        7,
-        Case("broken sized", {}, SKIP, 2),
+        Case("broken sized", {}, SKIP), 7, Case("broken sized", {}, SKIP, 2),
     ),
     "resumed with 2 workers": (
-        Case("sized", FIXED, {"num_workers": 2}),
-        8,
+        Case("sized", FIXED, {"num_workers": 2}), 8,
         Case("sized", {**FIXED, "accumulate": 2}, {"num_workers": 2, "ranks": Ranks(virtual=4)}, 2),
     ),
-}
+}  # fmt: skip
 # Groupings that the loader has no batch_size for: by a sampler in torch's loader, for each rank.
 SAMPLED: dict[str, Case] = {
     **{
@@ -218,7 +198,7 @@ TWO_RANKS: dict[str, Case] = {
 }
 # Two processes under torch.distributed, with a worker each.
 DISTRIBUTED: dict[str, Case] = {
-    "two ranks, torch.distributed": Case("sized", {}, {"num_workers": 1}, epochs=2),
+    "two ranks, torch.distributed": Case("sized", {}, {"num_workers": 1}, epochs=2)
 }
 # Cases that must deliver the same, whoever decodes.
 SAME = [

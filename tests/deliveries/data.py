@@ -20,12 +20,7 @@ SHARDED, SHARDS = 40, 2
 # Of the shards with broken samples: a header that says nothing, and pixels that end too early.
 NO_HEADER, CUT_SHORT, NO_TEXT = {5, 18}, {7, 21, 30}, {11}
 # Pillow's pictures are the recorded ones.
-SMALL: dict[str, Any] = {
-    "tile_size": 32,
-    "max_tiles": 4,
-    "tokens_per_tile": 4,
-    "resize": "pillow",
-}
+SMALL: dict[str, Any] = {"tile_size": 32, "max_tiles": 4, "tokens_per_tile": 4, "resize": "pillow"}
 
 
 class Records:

@@ -12,17 +12,9 @@ from counterpoise.workers.sources.interface import Probe, SampleError
 from tests.flat_options import flat_balance
 
 __all__ = [
-    "INFO",
-    "Probe",
-    "RemoteDataset",
-    "SampleError",
-    "TarDataset",
-    "VisionLanguage",
-    "balanced_loader",
-    "balanced_sampler",
-    "make_info",
-    "plain_loader",
-]
+    "INFO", "Probe", "RemoteDataset", "SampleError", "TarDataset", "VisionLanguage",
+    "balanced_loader", "balanced_sampler", "make_info", "plain_loader",
+]  # fmt: skip
 
 # What a StepInfo says, by the names that the digests know it under.
 INFO = (

@@ -227,17 +227,14 @@ CASES: dict[str, Callable[[Place], Iterator[Record]]] = {
     **{
         name: partial(function, case)
         for function, table in [
-            (from_loader, cases.LOADED),
-            (from_steps, cases.IN_STEPS),
-            (from_sampler, cases.SAMPLED),
-            (from_remote, cases.REMOTE),
-            (from_two_ranks, cases.TWO_RANKS),
-            (from_distributed, cases.DISTRIBUTED),
+            (from_loader, cases.LOADED), (from_steps, cases.IN_STEPS),
+            (from_sampler, cases.SAMPLED), (from_remote, cases.REMOTE),
+            (from_two_ranks, cases.TWO_RANKS), (from_distributed, cases.DISTRIBUTED),
             (from_loader, cases.REAL_LOADED),
         ]
         for name, case in table.items()
     },
-}
+}  # fmt: skip
 
 
 def records_of(name: str, place: Place) -> Iterator[Record]:

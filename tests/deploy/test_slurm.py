@@ -100,11 +100,7 @@ def slurm(tmp_path):
     key.chmod(0o400)
     host = socket.gethostname().partition(".")[0]
     conf.write_text(CONF.format(folder=folder, host=host, ports=free_ports(3)))
-    environment = {
-        **os.environ,
-        "SLURM_CONF": str(conf),
-        "PATH": PATH,
-    }
+    environment = {**os.environ, "SLURM_CONF": str(conf), "PATH": PATH}
     commands: list[list[Any]] = [
         [SBIN / "munged", "--foreground", "--force", f"--key-file={key}",
          f"--socket={folder}/munge.socket", f"--pid-file={folder}/munge.pid",

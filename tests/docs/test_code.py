@@ -241,10 +241,7 @@ def test_every_reason_is_for_a_command_that_is_there() -> None:
 NAMED = re.compile(r"make bench NAME=(\w+)(?: ARGS=\"([^\"]*)\")?")
 
 
-@pytest.mark.parametrize(
-    "page",
-    [str(path.relative_to(ROOT)) for path in all_pages()],
-)
+@pytest.mark.parametrize("page", [str(path.relative_to(ROOT)) for path in all_pages()])
 def test_the_benches_that_a_page_names_are_there(page: str, root: Path) -> None:
     for name, given in NAMED.findall((root / page).read_text()):
         command = benches.get_command(click.Context(benches), name)

@@ -25,14 +25,10 @@ NOTEBOOKS = sorted(DOCS.glob("notebooks/*.ipynb"))
 LOADED = {"script": "src", "img": "src", "link": "href", "iframe": "src"}
 # A page of each kind
 LOOKED_AT = (
-    "which.html",
-    "guides/auto.html",
-    "reference/api.html",
-    "reference/api/DataLoader.html",
-    "reference/cli/analyze.html",
-    "notebooks/first-loop.html",
+    "which.html", "guides/auto.html", "reference/api.html", "reference/api/DataLoader.html",
+    "reference/cli/analyze.html", "notebooks/first-loop.html",
     "notebooks/schedules-and-bubbles.html",
-)
+)  # fmt: skip
 
 
 class References(HTMLParser):

@@ -50,18 +50,13 @@ def rows(page: str, heading: str) -> list[list[str]]:
 @pytest.mark.parametrize(
     ("page", "heading", "constructor"),
     [
-        ("arguments", "argument", DataLoader),
-        ("arguments", "`Ranks`", Ranks),
-        ("arguments", "`Balancer`", Balancer),
-        ("arguments", "`OnError`", OnError),
-        ("balance", "argument", Balance),
-        ("balance", "`Layout`", Layout),
-        ("balance", "`PipelineOrder`", PipelineOrder),
-        ("balance", "`Work`", Work),
-        ("balance", "`Shapes`", Shapes),
-        ("balance", "`Images`", Images),
+        ("arguments", "argument", DataLoader), ("arguments", "`Ranks`", Ranks),
+        ("arguments", "`Balancer`", Balancer), ("arguments", "`OnError`", OnError),
+        ("balance", "argument", Balance), ("balance", "`Layout`", Layout),
+        ("balance", "`PipelineOrder`", PipelineOrder), ("balance", "`Work`", Work),
+        ("balance", "`Shapes`", Shapes), ("balance", "`Images`", Images),
     ],
-)
+)  # fmt: skip
 def test_the_tables_of_arguments_are_the_constructors(
     page: str, heading: str, constructor: Any
 ) -> None:

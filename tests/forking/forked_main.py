@@ -24,15 +24,10 @@ from typing import Any
 from tests.forking.popen import COMMAND, MARK, NUMBERS, REQUEST_BYTES
 
 PRELOADED = (
-    "torch",
-    "torch.utils.data",
-    "torch.distributed",
-    "counterpoise.loader",
-    "counterpoise.tools.cli",
-    "counterpoise.workers.vision_language.transform",
-    "counterpoise.balancer.server.loop",
-    "counterpoise.workers.daemon.jobs",
-)
+    "torch", "torch.utils.data", "torch.distributed", "counterpoise.loader",
+    "counterpoise.tools.cli", "counterpoise.workers.vision_language.transform",
+    "counterpoise.balancer.server.loop", "counterpoise.workers.daemon.jobs",
+)  # fmt: skip
 OWN_PATHS = [*sys.path[:1], *os.environ.get("PYTHONPATH", "").split(os.pathsep)]
 OTHER_PATHS = [path for path in sys.path if path not in OWN_PATHS]
 

@@ -34,8 +34,7 @@ def test_a_resume_inside_a_step_reads_no_first_samples(two: Pool, ranks: Any) ->
 
 
 @pytest.mark.parametrize(
-    ("kind", "words"),
-    [("raises", "collate_fn raised TypeError"), ("dies", "ended with status 7")],
+    ("kind", "words"), [("raises", "collate_fn raised TypeError"), ("dies", "ended with status 7")]
 )
 def test_a_collate_fn_that_cannot_be_tried_is_one_error_on_each_rank(
     two: Pool, kind: str, words: str

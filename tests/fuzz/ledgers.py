@@ -91,17 +91,14 @@ KINDS = {
         ),
     ),
     "window": Kind(
-        lambda workers: balanced("window", workers),
-        ("epoch", "step", "microbatch", "served"),
+        lambda workers: balanced("window", workers), ("epoch", "step", "microbatch", "served"),
         ("samples", "data", "mode", "samples_per_step", "seed", "shuffle", "digest"),
     ),
     "shuffled": Kind(lambda workers: plain(list(range(COUNT)), workers, True), ("batches",), PLAIN),
     "in order": Kind(lambda workers: plain(list(range(COUNT)), workers), ("batches",), PLAIN),
     "stream": Kind(lambda workers: plain(Numbers(), workers), ("batches",), STREAM),
     "sampler": Kind(
-        lambda _: sampler(),
-        ("epoch", "given"),
-        ("epoch", "samples", "data", "seed", "shuffle"),
+        lambda _: sampler(), ("epoch", "given"), ("epoch", "samples", "data", "seed", "shuffle"),
     ),
 }  # fmt: skip
 

@@ -8,12 +8,7 @@ import pytest
 
 from counterpoise import OnError, Ranks
 from counterpoise.loader import Balance, BalancedBatchSampler, DataLoader, LoaderError
-from counterpoise.workers.sources.costs import (
-    MAX_COST,
-    bad_cost,
-    checked_column,
-    checked_cost,
-)
+from counterpoise.workers.sources.costs import MAX_COST, bad_cost, checked_column, checked_cost
 from counterpoise.workers.sources.dead_letters import read_letters
 from counterpoise.workers.sources.interface import Probe, SampleError
 from tests.flat_options import balanced_loader

@@ -70,11 +70,7 @@ EACH_AFTER_EACH = [
     for way in (first, *(each for second in WAYS[number + 1 :] for each in (first, second)))
 ]
 SHORT = (taken, opened, resumed)
-PROGRAMS: dict[str, Any] = {
-    "inline": EACH_AFTER_EACH,
-    "worker": SHORT,
-    "worker that stays": SHORT,
-}
+PROGRAMS: dict[str, Any] = {"inline": EACH_AFTER_EACH, "worker": SHORT, "worker that stays": SHORT}
 
 
 def run(make: Make, program: Any) -> list[Any]:
@@ -160,13 +156,10 @@ def packed(kind: Any, **more: Any) -> Any:
 
 
 TORCHS: dict[str, Callable[..., Any]] = {
-    "RandomSampler": ordered(drawn),
-    "DistributedSampler": ordered(spread),
+    "RandomSampler": ordered(drawn), "DistributedSampler": ordered(spread),
     "shuffle": lambda kind, **more: kind(list(range(SAMPLES)), 4, shuffle=True, **more),
-    "a sampler with a state": ordered(Counting),
-    "a stream": streamed,
-    "a packed stream": packed,
-}
+    "a sampler with a state": ordered(Counting), "a stream": streamed, "a packed stream": packed,
+}  # fmt: skip
 
 
 @pytest.mark.parametrize("workers", WORKERS)

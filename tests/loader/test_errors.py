@@ -167,11 +167,7 @@ def test_bad_data_is_refused_in_one_line(tmp_path, source, reason):
         ("shards/*.tar", {}, r"give cp.TarDataset\('shards/\*.tar'\)"),
         (["a.tar", "b.tar"], {}, r"give cp.TarDataset\(\['a.tar', 'b.tar'\]\)"),
         (Path("shards"), {}, "names files, and is no data set"),
-        (
-            [1, 2, 3],
-            {"ranks": Ranks(virtual=4)},
-            "3 samples cannot feed 4 ranks: use fewer ranks",
-        ),
+        ([1, 2, 3], {"ranks": Ranks(virtual=4)}, "3 samples cannot feed 4 ranks: use fewer ranks"),
         ([1, 2], {"budgets": {"miles": 3}}, "but samples cost samples: give cost="),
         ([1, 2], {"on_error": "hope"}, "on_error is 'hope', allowed are"),
         ([1, 2], {"buffer_bytes": 0}, "buffer_bytes is 0, needed is a positive integer"),

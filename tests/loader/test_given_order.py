@@ -107,10 +107,7 @@ def test_torchs_other_samplers_say_shuffle_and_seed() -> None:
             {"batch_sampler": BatchSampler(SequentialSampler(DATA), 2, False), "batch_size": 1},
             r"leave batch_sampler, and write DataLoader\(data, batch_size=8, shuffle=True, bal",
         ),
-        (
-            {"sampler": DistributedSampler(DATA, 2, 0), "ranks": Ranks(virtual=2)},
-            "and ranks too",
-        ),
+        ({"sampler": DistributedSampler(DATA, 2, 0), "ranks": Ranks(virtual=2)}, "and ranks too"),
         (
             {"sampler": DistributedSampler(DATA, 2, 0, seed=3), "generator": seeded(4)},
             "seed is 3, and generator's 4: leave generator",

@@ -41,13 +41,10 @@ def torchrun(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[int, int], N
 
 
 USES: dict[str, Callable[[Any], object]] = {
-    "iter": iter,
-    "len": len,
-    "num_steps": lambda loader: loader.num_steps,
-    "steps": lambda loader: loader.steps(),
-    "state_dict": lambda loader: loader.state_dict(),
+    "iter": iter, "len": len, "num_steps": lambda loader: loader.num_steps,
+    "steps": lambda loader: loader.steps(), "state_dict": lambda loader: loader.state_dict(),
     "load_state_dict": lambda loader: loader.load_state_dict({}),
-}
+}  # fmt: skip
 
 
 @pytest.mark.usefixtures("torchrun")

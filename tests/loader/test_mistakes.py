@@ -41,8 +41,7 @@ class Fleet:
 MISTAKES: dict[str, tuple[Callable[[], object], str]] = {
     # a field of a value, given beside it
     "a run's name": (
-        loader(job="x"),
-        "DataLoader has no argument job: write balancer=Balancer(job='x')",
+        loader(job="x"), "DataLoader has no argument job: write balancer=Balancer(job='x')",
     ),
     "a run's name beside the address": (
         loader(balancer="tcp://a:1", job="x"),
@@ -66,8 +65,7 @@ MISTAKES: dict[str, tuple[Callable[[], object], str]] = {
     ),
     # words of other loaders
     "a rank": (
-        loader(rank=3, ranks=8),
-        "DataLoader has no argument rank: write ranks=(3, 8), rank 3 of 8",
+        loader(rank=3, ranks=8), "DataLoader has no argument rank: write ranks=(3, 8), rank 3 of 8",
     ),
     "a misspelt topology": (
         loader(topolgy={"dp": 2}),
@@ -87,12 +85,10 @@ MISTAKES: dict[str, tuple[Callable[[], object], str]] = {
         "DataLoader has no argument jobs; did you mean job= of balancer=Balancer(...)?",
     ),
     "a batch size": (
-        loader(batchsize=2),
-        "DataLoader has no argument batchsize; did you mean batch_size=?",
+        loader(batchsize=2), "DataLoader has no argument batchsize; did you mean batch_size=?",
     ),
     "costs": (
-        sampler(costs=TABLE),
-        "BalancedBatchSampler has no argument costs; did you mean cost=?",
+        sampler(costs=TABLE), "BalancedBatchSampler has no argument costs; did you mean cost=?",
     ),
     "max_error": (
         on_error("skip", max_error=3),
@@ -113,8 +109,7 @@ MISTAKES: dict[str, tuple[Callable[[], object], str]] = {
         "process plays all of them",
     ),
     "three numbers": (
-        ranks((1, 2, 3)),
-        "ranks is (1, 2, 3): give (rank, number of ranks), such as (3, 8)",
+        ranks((1, 2, 3)), "ranks is (1, 2, 3): give (rank, number of ranks), such as (3, 8)",
     ),
     "a text as ranks": (
         ranks("dp"),
@@ -127,13 +122,9 @@ MISTAKES: dict[str, tuple[Callable[[], object], str]] = {
         "cp.fleet.Ray(workers=(4, 64)), say",
     ),
     "a number of restarts": (
-        on_error(worker_restarts="3"),
-        "worker_restarts is '3', allowed are 0, 1, 2 and so on",
+        on_error(worker_restarts="3"), "worker_restarts is '3', allowed are 0, 1, 2 and so on",
     ),
-    "a rank that there is not": (
-        ranks((8, 8)),
-        "ranks is (8, 8): of 8 ranks, rank may be 0 to 7",
-    ),
+    "a rank that there is not": (ranks((8, 8)), "ranks is (8, 8): of 8 ranks, rank may be 0 to 7"),
     # contradictory, or two values where one is allowed
     "virtual ranks and a mesh": (
         ranks({"dp": 2}, virtual=2),
@@ -156,8 +147,7 @@ MISTAKES: dict[str, tuple[Callable[[], object], str]] = {
         "balancer=Balancer('tcp://HOST:PORT', keys=...)",
     ),
     "ranks without balance": (
-        loader(ranks=(0, 2)),
-        'ranks needs a balanced loader: give balance="balanced", say',
+        loader(ranks=(0, 2)), 'ranks needs a balanced loader: give balance="balanced", say',
     ),
     "two files": (
         loader(keep_stats=("a.json", "b.json")),
@@ -168,7 +158,7 @@ MISTAKES: dict[str, tuple[Callable[[], object], str]] = {
         "virtual and name of Ranks are for a counterpoise.DataLoader, and a sampler lists the "
         "samples of one rank: give ranks=(rank, number of ranks), a mesh or a process group",
     ),
-}
+}  # fmt: skip
 
 
 @pytest.mark.parametrize("name", MISTAKES)

@@ -14,12 +14,9 @@ from counterpoise.loader import Balance, BalancedBatchSampler, DataLoader, Remot
 
 BUDGETS = {"n": 9}
 ONLY_BALANCED: dict[str, Any] = {
-    "ranks": (0, 1),
-    "cost": len,
-    "key": str,
-    "balancer": "tcp://127.0.0.1:5555",
+    "ranks": (0, 1), "cost": len, "key": str, "balancer": "tcp://127.0.0.1:5555",
     "buffer_bytes": 1 << 20,
-}
+}  # fmt: skip
 
 
 @pytest.mark.parametrize("name", ONLY_BALANCED)
@@ -90,12 +87,9 @@ def test_a_mode_that_moves_samples_between_steps_has_no_order_of_the_data(mode: 
 
 
 @given(
-    count=st.integers(3, 60),
-    ranks=st.integers(1, 3),
-    size=st.integers(3, 20),
-    grouping=st.sampled_from(["balanced", "isf"]),
-    budget=st.sampled_from([None, 7, 30]),
-)
+    count=st.integers(3, 60), ranks=st.integers(1, 3), size=st.integers(3, 20),
+    grouping=st.sampled_from(["balanced", "isf"]), budget=st.sampled_from([None, 7, 30]),
+)  # fmt: skip
 @settings(max_examples=40, deadline=None)
 def test_in_the_datas_order_each_step_has_the_next_samples_and_each_comes_once(
     count: int, ranks: int, size: int, grouping: Any, budget: int | None

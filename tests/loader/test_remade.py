@@ -25,18 +25,14 @@ def all_fields(_: cp.StepInfo) -> set[str]:
 # By argument: a value, and whether a plain loader takes it.
 VALUES: dict[str, tuple[Any, bool]] = {
     "balance": (cp.Balance("fixed", accumulate=2), False),
-    "cost": ({"tokens": list(range(1, COUNT + 1))}, False),
-    "key": (name_of, False),
+    "cost": ({"tokens": list(range(1, COUNT + 1))}, False), "key": (name_of, False),
     "ranks": (cp.Ranks((1, 2), name="a"), False),
     "balancer": (cp.Balancer("tcp://127.0.0.1:9", job="run", keys=None), False),
     "on_error": (cp.OnError("skip", max_errors=3, worker_restarts=2), True),
-    "skip_keys": (("3", "5"), False),
-    "fields": (all_fields, False),
-    "buffer_bytes": (1 << 20, False),
-    "decode_threads": (2, False),
-    "growing_data": (True, True),
+    "skip_keys": (("3", "5"), False), "fields": (all_fields, False),
+    "buffer_bytes": (1 << 20, False), "decode_threads": (2, False), "growing_data": (True, True),
     "keep_stats": (("report", "run.json"), True),
-}
+}  # fmt: skip
 
 
 def make(name: str) -> cp.DataLoader:
@@ -97,8 +93,7 @@ def in_a_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Non
 
 
 @pytest.mark.parametrize(
-    "remake",
-    [copy.copy, copy.deepcopy, repickle, remake_by_lightning, remake_by_accelerate],
+    "remake", [copy.copy, copy.deepcopy, repickle, remake_by_lightning, remake_by_accelerate]
 )
 @pytest.mark.parametrize("name", VALUES)
 def test_every_value_is_kept(name: str, remake: Callable[[cp.DataLoader], Any]) -> None:

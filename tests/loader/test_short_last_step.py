@@ -126,13 +126,10 @@ def test_steps_in_which_a_microbatch_must_be_empty_are_refused() -> None:
 
 
 @given(
-    count=st.integers(1, 60),
-    ranks=st.integers(1, 5),
-    size=st.integers(5, 12),
-    mode=st.sampled_from(["exact", "window", "epoch"]),
-    accumulate=st.sampled_from([1, 2, "auto"]),
+    count=st.integers(1, 60), ranks=st.integers(1, 5), size=st.integers(5, 12),
+    mode=st.sampled_from(["exact", "window", "epoch"]), accumulate=st.sampled_from([1, 2, "auto"]),
     seed=st.integers(0, 9),
-)
+)  # fmt: skip
 @settings(max_examples=60, deadline=None)
 def test_no_microbatch_is_ever_empty(
     count: int, ranks: int, size: int, mode: Any, accumulate: Any, seed: int

@@ -45,64 +45,32 @@ _STATEFUL = "data/test/stateful_dataloader"
 # Files that make or read a DataLoader and need no GPU and no network. Left out of lhotse is
 # test_multinode_resume (torchdata's loader, 20 minutes), of litData test_parallel (20 minutes).
 _LHOTSE = (
-    "iterable_dataset",
-    "controllable_weights",
-    "checkpoint_restore",
-    "e2e_checkpoint_restore",
-    "audio_chunk_dataset",
-    "webdataset",
-)
+    "iterable_dataset", "controllable_weights", "checkpoint_restore", "e2e_checkpoint_restore",
+    "audio_chunk_dataset", "webdataset",
+)  # fmt: skip
 _LIGHTNING = (
-    "pytorch/trainer/connectors/test_data_connector",
-    "pytorch/trainer/test_dataloaders",
-    "pytorch/utilities/test_data",
-    "pytorch/utilities/test_combined_loader",
-    "pytorch/loops/test_fetchers",
-    "fabric/utilities/test_data",
-    "fabric/test_wrappers",
+    "pytorch/trainer/connectors/test_data_connector", "pytorch/trainer/test_dataloaders",
+    "pytorch/utilities/test_data", "pytorch/utilities/test_combined_loader",
+    "pytorch/loops/test_fetchers", "fabric/utilities/test_data", "fabric/test_wrappers",
     "fabric/test_fabric",
-)
+)  # fmt: skip
 _MONAI = (
-    "data/test_arraydataset",
-    "data/test_cachedataset",
-    "data/test_cachedataset_persistent_workers",
-    "data/test_csv_iterable_dataset",
-    "data/test_dataloader",
-    "data/test_dataset_summary",
-    "data/test_grid_dataset",
-    "data/test_iterable_dataset",
-    "data/test_numpy_reader",
-    "data/test_patch_dataset",
-    "data/test_shuffle_buffer",
-    "data/test_smartcachedataset",
-    "data/test_thread_buffer",
-    "data/test_threadcontainer",
-    "data/meta_tensor/test_meta_tensor",
-    "data/utils/test_decollate",
-    "handlers/test_handler_validation",
+    "data/test_arraydataset", "data/test_cachedataset", "data/test_cachedataset_persistent_workers",
+    "data/test_csv_iterable_dataset", "data/test_dataloader", "data/test_dataset_summary",
+    "data/test_grid_dataset", "data/test_iterable_dataset", "data/test_numpy_reader",
+    "data/test_patch_dataset", "data/test_shuffle_buffer", "data/test_smartcachedataset",
+    "data/test_thread_buffer", "data/test_threadcontainer", "data/meta_tensor/test_meta_tensor",
+    "data/utils/test_decollate", "handlers/test_handler_validation",
     "integration/test_pad_collation",
-)
-_LITDATA = (
-    "raw/test_dataset",
-    "streaming/test_combined",
-    "streaming/test_dataloader",
-)
+)  # fmt: skip
+_LITDATA = ("raw/test_dataset", "streaming/test_combined", "streaming/test_dataloader")
 _SPEECHBRAIN = (
-    "batching",
-    "core",
-    "data_pipeline",
-    "dataloader",
-    "dataset",
-    "epoch_loop",
-    "samplers",
-)
+    "batching", "core", "data_pipeline", "dataloader", "dataset", "epoch_loop", "samplers",
+)  # fmt: skip
 _COMPOSER = (
-    "test_events",
-    "test_state",
-    "trainer/test_dataspec",
-    "trainer/test_predict",
+    "test_events", "test_state", "trainer/test_dataspec", "trainer/test_predict",
     "trainer/test_trainer_eval",
-)
+)  # fmt: skip
 SUITES: tuple[Suite | CheckoutSuite, ...] = (
     Suite("torchdata-dataloader", f"{_STATEFUL}/test_dataloader.py", TORCH, OURS),
     Suite("pytorch-dataloader", "pytorch/test/test_dataloader.py", TORCH, OURS),
@@ -111,17 +79,11 @@ SUITES: tuple[Suite | CheckoutSuite, ...] = (
     Suite("hugging-face", f"{_STATEFUL}/test_hugging_face.py", TORCHDATA, OURS_WITH_STATE),
     Suite("accelerate", "accelerate/tests/test_data_loader.py", TORCH, OURS),
     CheckoutSuite(
-        "lhotse",
-        "lhotse",
-        (
-            *(f"test/dataset/test_{name}.py" for name in _LHOTSE),
-            "test/dataset/sampling",
-        ),
+        "lhotse", "lhotse",
+        (*(f"test/dataset/test_{name}.py" for name in _LHOTSE), "test/dataset/sampling"),
     ),
     CheckoutSuite(
-        "lightning",
-        "pytorch-lightning",
-        tuple(f"tests/tests_{file}.py" for file in _LIGHTNING),
+        "lightning", "pytorch-lightning", tuple(f"tests/tests_{file}.py" for file in _LIGHTNING),
         ("src", "tests"),
     ),
     CheckoutSuite("monai", "MONAI", tuple(f"tests/{file}.py" for file in _MONAI)),
@@ -129,15 +91,12 @@ SUITES: tuple[Suite | CheckoutSuite, ...] = (
         "litdata", "litData", tuple(f"tests/{file}.py" for file in _LITDATA), ("src", ".")
     ),
     CheckoutSuite(
-        "speechbrain",
-        "speechbrain",
+        "speechbrain", "speechbrain",
         tuple(f"tests/unittests/test_{name}.py" for name in _SPEECHBRAIN),
     ),
     # its conftest loads tokenizers from the network where there is transformers
     CheckoutSuite(
-        "composer",
-        "composer",
-        tuple(f"tests/{file}.py" for file in _COMPOSER),
+        "composer", "composer", tuple(f"tests/{file}.py" for file in _COMPOSER),
         hidden=("transformers",),
     ),
-)
+)  # fmt: skip

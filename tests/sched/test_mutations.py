@@ -15,21 +15,11 @@ import pytest
 from counterpoise.sched import Edge, Pass, Program, lower, problems, schedule
 
 BASES = [
-    ("gpipe", 3, 4),
-    ("1f1b", 4, 6),
-    ("interleaved", 2, 4),
-    ("zb-h1", 3, 5),
-    ("zb-h2", 3, 5),
-    ("zbv", 2, 4),
-    ("v-half", 3, 4),
-    ("dualpipev", 2, 5),
-    ("1f1b-alg1", 3, 4),
-    ("1f1b-alg2", 3, 4),
-    ("1f1b-naive", 3, 4),
-    ("v-half-alg1", 2, 4),
-    ("interleaved-alg2", 2, 4),
+    ("gpipe", 3, 4), ("1f1b", 4, 6), ("interleaved", 2, 4), ("zb-h1", 3, 5), ("zb-h2", 3, 5),
+    ("zbv", 2, 4), ("v-half", 3, 4), ("dualpipev", 2, 5), ("1f1b-alg1", 3, 4), ("1f1b-alg2", 3, 4),
+    ("1f1b-naive", 3, 4), ("v-half-alg1", 2, 4), ("interleaved-alg2", 2, 4),
     ("1f1b and encoders", 3, 4),
-]
+]  # fmt: skip
 
 
 def made(name: str, ranks: int, microbatches: int) -> Program:

@@ -123,19 +123,8 @@ class Cluster(cluster.Cluster):
 # --- what a hostile peer says
 
 ODD_INTEGERS = (
-    0,
-    1,
-    -1,
-    2,
-    127,
-    255,
-    1 << 16,
-    1 << 31,
-    1 << 32,
-    (1 << 63) - 1,
-    -(1 << 63),
-    1 << 63,
-)
+    0, 1, -1, 2, 127, 255, 1 << 16, 1 << 31, 1 << 32, (1 << 63) - 1, -(1 << 63), 1 << 63,
+)  # fmt: skip
 ODD_TEXTS = (
     "", "w0", "honest", "os:system", "pipe:cat /etc/passwd", "../../etc/passwd", "\0", "\ud800",
     "a" * 5000, "{", "null", "[]", "[" * 3000, '{"plan": null}', "NaN", "1e999",

@@ -17,14 +17,9 @@ from tests.tars import write_tar
 
 PLAN = PlanConfig(1, 1, 1, ("tokens",), (None,))
 EXECUTING = {
-    "os.system",
-    "os.exec",
-    "os.fork",
-    "os.posix_spawn",
-    "subprocess.Popen",
-    "pickle.find_class",
+    "os.system", "os.exec", "os.fork", "os.posix_spawn", "subprocess.Popen", "pickle.find_class",
     "socket.connect",
-}
+}  # fmt: skip
 
 
 class Watch:

@@ -32,14 +32,7 @@ from counterpoise.balancer.transport.wire import WireError, decode, encode
 from counterpoise.workers.codec.batches import decode_batch
 from counterpoise.workers.codec.contents import CodecError
 from tests.balancer.job.cluster import START
-from tests.security.hostile import (
-    JOB,
-    LAYOUT,
-    Cluster,
-    Wired,
-    introduces,
-    state_size,
-)
+from tests.security.hostile import JOB, LAYOUT, Cluster, Wired, introduces, state_size
 from tests.security.key_party import LIMIT_S, Party
 
 
@@ -161,17 +154,10 @@ HELLO = msgpack.packb("BeginRun")
 @pytest.mark.parametrize(
     "header",
     [
-        b"",
-        nested(10),
-        nested(100_000),
-        nested(1000, b"\xdd\x00\x0f\xff\xff"),
-        nested(3000, b"\xdc\xff\xff"),
-        nested(50, b"\x81\x01"),
-        b"\xdd\xff\xff\xff\xff\x01",
-        b"\xdf\xff\xff\xff\xff\x01",
-        b"\x93\x01\xa3Bye\xdb\xff\xff\xff\xff",
-        b"\x93\x01\xa3Bye\xc6\xff\xff\xff\xff",
-        b"\x93\x01\xa3Bye\xc9\xff\xff\xff\xff\x01",
+        b"", nested(10), nested(100_000), nested(1000, b"\xdd\x00\x0f\xff\xff"),
+        nested(3000, b"\xdc\xff\xff"), nested(50, b"\x81\x01"), b"\xdd\xff\xff\xff\xff\x01",
+        b"\xdf\xff\xff\xff\xff\x01", b"\x93\x01\xa3Bye\xdb\xff\xff\xff\xff",
+        b"\x93\x01\xa3Bye\xc6\xff\xff\xff\xff", b"\x93\x01\xa3Bye\xc9\xff\xff\xff\xff\x01",
         b"\x94\x01" + HELLO + b"\xdd\x00\x10\x00\x00",
         b"\x94\x01" + HELLO + b"\x91" + b"\xcf" + b"\xff" * 8 + b"\xa0",
         b"\x94\x01" + HELLO + b"\xdc\xff\xff" + b"\x90" * 0xFFFF + b"\xa0",
@@ -181,11 +167,10 @@ HELLO = msgpack.packb("BeginRun")
         msgpack.packb([PROTOCOL_VERSION, "CountLabels", 0, 0, 0, True]),
         msgpack.packb([PROTOCOL_VERSION, "CountLabels", 0, 0, 0, -1]),
         msgpack.packb([PROTOCOL_VERSION, "__class__"]),
-        msgpack.packb([PROTOCOL_VERSION, "x" * 1000]),
-        msgpack.packb([PROTOCOL_VERSION + 1, "Bye"]),
+        msgpack.packb([PROTOCOL_VERSION, "x" * 1000]), msgpack.packb([PROTOCOL_VERSION + 1, "Bye"]),
         msgpack.packb({"a": 1}),
     ],
-)
+)  # fmt: skip
 def test_a_pathological_header_is_refused_in_little_memory_and_few_words(header):
     tracemalloc.start()
     with pytest.raises(WireError) as raised:

@@ -147,13 +147,10 @@ def test_secrets_are_for_their_owner_only_and_are_not_printed(keys, capsys):
 @pytest.mark.parametrize(
     "words",
     [
-        [],
-        ["--worker", "worker"],
-        ["--worker", "balancer"],
-        ["--worker", "../x"],
+        [], ["--worker", "worker"], ["--worker", "balancer"], ["--worker", "../x"],
         ["--worker", "a", "--trainer", "a"],
     ],
-)
+)  # fmt: skip
 def test_keygen_overwrites_nothing(keys, words):
     before = {path: path.read_bytes() for path in keys.rglob("*.*")}
     with pytest.raises(ValueError, match=r"has a key already|cannot be a name|the same name"):

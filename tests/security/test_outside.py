@@ -18,34 +18,15 @@ from tests.security.outside import root as root
 @pytest.mark.parametrize(
     "pattern",
     [
-        "../../etc/passwd",
-        "../outside/a.tar",
-        "../outside/*.tar",
-        "/etc/passwd",
-        "/etc/*",
-        "link/a.tar",
-        "link/*",
-        "passwd.tar",
-        "*/../../outside/a.tar",
-        "link/../a.tar",
-        "{a.tar,../outside/a.tar}",
-        "pipe:cat /etc/passwd",
-        "pipe:touch executed",
-        "http://127.0.0.1:1/a.tar",
-        "file:///etc/passwd",
-        "~/a.tar",
-        "a.tar\0",
-        "",
-        "{1..99999999999}",
-        "{x," + "{a,b}" * 50 + "}",
-        "[" * 5000,
-        "{" * 5000,
-        "{" * 5000 + "}" * 5000,
-        "{1..2" * 20_000 + "}" * 20_000,
-        "**/" * 500 + "a.tar",
+        "../../etc/passwd", "../outside/a.tar", "../outside/*.tar", "/etc/passwd", "/etc/*",
+        "link/a.tar", "link/*", "passwd.tar", "*/../../outside/a.tar", "link/../a.tar",
+        "{a.tar,../outside/a.tar}", "pipe:cat /etc/passwd", "pipe:touch executed",
+        "http://127.0.0.1:1/a.tar", "file:///etc/passwd", "~/a.tar", "a.tar\0", "",
+        "{1..99999999999}", "{x," + "{a,b}" * 50 + "}", "[" * 5000, "{" * 5000,
+        "{" * 5000 + "}" * 5000, "{1..2" * 20_000 + "}" * 20_000, "**/" * 500 + "a.tar",
         "x" * 100_000,
     ],
-)
+)  # fmt: skip
 def test_a_pattern_that_leaves_the_root_reads_nothing(root, pattern):
     with WATCH as watch, pytest.raises((ValueError, OSError)):
         open_job(root, pattern=["a.tar", pattern])
@@ -56,16 +37,11 @@ def test_a_pattern_that_leaves_the_root_reads_nothing(root, pattern):
 @pytest.mark.parametrize(
     "transform",
     [
-        "os:system",
-        "subprocess:run",
-        "builtins:eval",
-        "pickle:loads",
-        "counterpoise.workers.sources.registry:importlib",
-        "antigravity:x",
-        "os.path:os.system",
+        "os:system", "subprocess:run", "builtins:eval", "pickle:loads",
+        "counterpoise.workers.sources.registry:importlib", "antigravity:x", "os.path:os.system",
         "__main__:x",
     ],
-)
+)  # fmt: skip
 @pytest.mark.parametrize("nested", [False, True])
 def test_a_transform_that_nobody_registered_is_not_even_imported(root, transform, nested):
     spec = {"name": transform, "args": {"command": "touch executed"}}
@@ -82,15 +58,11 @@ def test_a_transform_that_nobody_registered_is_not_even_imported(root, transform
 @pytest.mark.parametrize(
     "told",
     [
-        {"source": "python"},
-        {"pattern": 7},
-        {"pattern": [7]},
-        {"pattern": None},
-        {"transform": "os:system"},
-        {"transform": ["os:system"]},
+        {"source": "python"}, {"pattern": 7}, {"pattern": [7]}, {"pattern": None},
+        {"transform": "os:system"}, {"transform": ["os:system"]},
         {"transform": {"name": ["os:system"], "args": {}}},
     ],
-)
+)  # fmt: skip
 def test_a_malformed_description_is_one_clear_error(root, told):
     with WATCH as watch, pytest.raises((ValueError, TypeError)) as raised:
         open_job(root, **told)

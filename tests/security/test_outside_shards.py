@@ -75,17 +75,11 @@ def npy(shape, dtype="<f4", data=b""):
 @pytest.mark.parametrize(
     "data",
     [
-        npy((1 << 40,)),
-        npy((1 << 20, 1 << 20, 1 << 20)),
-        npy((4,), data=b"short"),
-        npy((4,), "|O", b"\x80\x05N."),
-        npy((-4, -4)),
-        b"\x93NUMPY\x09\x00",
-        b"\x93NUMPY\x02\x00\xff\xff\xff\xff{",
-        b"\x93NUMPY",
-        b"",
+        npy((1 << 40,)), npy((1 << 20, 1 << 20, 1 << 20)), npy((4,), data=b"short"),
+        npy((4,), "|O", b"\x80\x05N."), npy((-4, -4)), b"\x93NUMPY\x09\x00",
+        b"\x93NUMPY\x02\x00\xff\xff\xff\xff{", b"\x93NUMPY", b"",
     ],
-)
+)  # fmt: skip
 def test_an_array_that_is_not_what_it_says_is_a_broken_sample(root, data):
     write_tar(root / "a.tar", {"0.npy": data})
     with WATCH as watch, pytest.raises(SampleError, match="npy"):

@@ -21,17 +21,13 @@ from tests.tools.services.commands import Process
 NOBODY = "tcp://127.0.0.1:1"
 # By status and command: the words. "all" stands for one of its command.
 CASES = {
-    (0, "all"): "schedule list",
-    (1, "schedule check"): "schedule check 1f1b --limit 1",
-    (1, "doctor"): "doctor --dead-letter LETTERS --strict",
-    (2, "all"): "analyze /nowhere",
+    (0, "all"): "schedule list", (1, "schedule check"): "schedule check 1f1b --limit 1",
+    (1, "doctor"): "doctor --dead-letter LETTERS --strict", (2, "all"): "analyze /nowhere",
     (3, "worker --until-lost"): f"worker {NOBODY} --root . --until-lost 0.1",
-    (3, "doctor"): f"doctor {NOBODY} --timeout 0.1",
-    (3, "top"): f"top {NOBODY} --once",
-    (3, "trace"): f"trace {NOBODY} --seconds 0.1",
-    (4, "prepare"): "prepare BROKEN --out OUT",
+    (3, "doctor"): f"doctor {NOBODY} --timeout 0.1", (3, "top"): f"top {NOBODY} --once",
+    (3, "trace"): f"trace {NOBODY} --seconds 0.1", (4, "prepare"): "prepare BROKEN --out OUT",
     (4, "try"): "try BROKEN",
-}
+}  # fmt: skip
 # Shown elsewhere: tests/tools/services/test_remote.py has workers of other data and software.
 ELSEWHERE = {(4, "worker"), (130, "all other commands")}
 SERVICES = {

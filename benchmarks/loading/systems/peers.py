@@ -9,12 +9,9 @@ from .cell import Cell
 
 # Names of distributions, and the module here that opens the loader.
 PEERS = {
-    "torchdata": "torchdata_stateful",
-    "spdl": "spdl_subprocesses",
-    "mosaicml-streaming": "mosaic_streaming",
-    "webdataset": "webdataset_tars",
-    "grain": "grain_map",
-}
+    "torchdata": "torchdata_stateful", "spdl": "spdl_subprocesses",
+    "mosaicml-streaming": "mosaic_streaming", "webdataset": "webdataset_tars", "grain": "grain_map",
+}  # fmt: skip
 # The systems that are always there; "control" is torch's loader again.
 OWN = {"ours": "ours", "torch": "torchs", "control": "torchs"}
 

@@ -70,10 +70,7 @@ def _start(cell: Cell, dataset: PremadeTensors, order: Sequence[Sequence[int]]) 
     # beside those that are ready: one that the trainer holds, and one that is being written
     pool = SharedMemorySegmentPool(cell.batch_size * cell.sample_bytes + 4096, AHEAD + 2)
     return iterate_in_subprocess(
-        partial(_Batches, dataset, order),
-        buffer_size=AHEAD,
-        mp_context="fork",
-        arena=pool,
+        partial(_Batches, dataset, order), buffer_size=AHEAD, mp_context="fork", arena=pool
     )
 
 

@@ -275,9 +275,7 @@ def test_answers_that_nobody_waits_for_are_not_counted(played: Played) -> None:
     assert played.worker("a").probed == counted
 
 
-def test_workers_that_are_lost_or_turned_away_and_what_was_refused_are_told(
-    played: Played,
-) -> None:
+def test_workers_that_are_lost_or_turned_away_and_what_was_refused_are_told(played: Played) -> None:
     played.now = 9.0
     played.job.unreachable(b"a", 4.0)
     played.refused = 3

@@ -9,17 +9,13 @@ from counterpoise.balancer import Balance, PlanConfig, Window, make_planner
 
 RESOURCES = ("tiles", "tokens", "frames")
 EVERY = (
-    {"grouping": "fixed"},
-    {"grouping": "balanced"},
-    {"grouping": "balanced", "counts": "equal"},
+    {"grouping": "fixed"}, {"grouping": "balanced"}, {"grouping": "balanced", "counts": "equal"},
     {"grouping": "balanced", "work": {"tokens": 3, "attention_pairs": 1}},
-    {"grouping": "balanced", "mode": "window"},
-    {"grouping": "balanced", "mode": "epoch"},
-    {"grouping": "balanced", "partition": "greedy"},
-    {"grouping": "balanced", "work": "padded"},
+    {"grouping": "balanced", "mode": "window"}, {"grouping": "balanced", "mode": "epoch"},
+    {"grouping": "balanced", "partition": "greedy"}, {"grouping": "balanced", "work": "padded"},
     {"grouping": "balanced", "work": "padded", "counts": "free"},
     {"grouping": "isf", "mode": "window"},
-)
+)  # fmt: skip
 
 
 def random_case(seed: int) -> tuple[PlanConfig, Window]:

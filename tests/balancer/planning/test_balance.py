@@ -142,14 +142,8 @@ WRONG: list[tuple[dict[str, Any], str]] = [
     ({"work": "padded", "mode": "epoch"}, "mode 'epoch' groups by sums"),
     ({"work": "pakced"}, "allowed are 'packed', 'padded' or None"),
     ({"work": {"kind": "padded", "time_ns": {}}}, "time_ns is {}"),
-    (
-        {"work": {"time_ns": TIMES}, "grouping": "fixed"},
-        "time_ns weighs what grouping",
-    ),
-    (
-        {"work": {"time_ns": TIMES}, "grouping": "isf"},
-        "time_ns weighs what grouping",
-    ),
+    ({"work": {"time_ns": TIMES}, "grouping": "fixed"}, "time_ns weighs what grouping"),
+    ({"work": {"time_ns": TIMES}, "grouping": "isf"}, "time_ns weighs what grouping"),
     ({"work": {"time_ns": TIMES}, "mode": "epoch", "budgets": TIMES}, "time_ns weighs what"),
     ({"counts": "free", "grouping": "fixed"}, "puts batch_size samples"),
     ({"counts": "equal", "grouping": "isf"}, "is planned by grouping 'balanced'"),
@@ -187,20 +181,14 @@ def test_a_wrong_option_is_refused_by_name(options: dict[str, Any], message: str
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("{", "not JSON"),
-        ("[" * 100_000, "not JSON"),
-        ("[1]", "needed is a JSON object, got list"),
-        ("{}", "version is None, allowed is 2"),
-        ('{"version": 1}', "version is 1, allowed is 2"),
-        ('{"version": true}', "version is True"),
-        (
-            '{"version": 2, "shapes": {"aling": 8}}',
-            "aling is 8, but Shapes has no .*'align'",
-        ),
+        ("{", "not JSON"), ("[" * 100_000, "not JSON"),
+        ("[1]", "needed is a JSON object, got list"), ("{}", "version is None, allowed is 2"),
+        ('{"version": 1}', "version is 1, allowed is 2"), ('{"version": true}', "version is True"),
+        ('{"version": 2, "shapes": {"aling": 8}}', "aling is 8, but Shapes has no .*'align'"),
         ('{"version": 2, "layout": {"base": "packed"}}', "layout: .* missing .* 'name'"),
         ('{"version": 2, "bugdets": {"a": 1}}', "bugdets is {'a': 1}, but Balance has no bugdets"),
     ],
-)
+)  # fmt: skip
 def test_other_text_is_refused(tmp_path: Path, text: str, message: str) -> None:
     with pytest.raises(ValueError, match=message):
         Balance.from_json(text)

@@ -9,10 +9,7 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as arrays
 
 from benchmarks.baselines.omnibal_groupings import device_group, length_group, random_group
-from benchmarks.baselines.published_samplers import (
-    megatron_dp_balanced,
-    transformers_rebalance,
-)
+from benchmarks.baselines.published_samplers import megatron_dp_balanced, transformers_rebalance
 from counterpoise.balancer.planning.grouping.balanced import balanced
 from counterpoise.balancer.planning.grouping.groups import GroupingResult, members
 from counterpoise.balancer.planning.grouping.isf import isf

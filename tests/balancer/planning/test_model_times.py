@@ -54,8 +54,7 @@ def test_patches_of_any_number_cost_as_those_of_a_usual_image() -> None:
 
 
 @pytest.mark.parametrize(("change", "of_tokens"), [
-    ({"head_dim": 16}, 64 * (2 * 64 + 2 * 16)),
-    ({"hidden_act": "gelu"}, -64 * 160),
+    ({"head_dim": 16}, 64 * (2 * 64 + 2 * 16)), ({"hidden_act": "gelu"}, -64 * 160),
     ({"hidden_act": "gelu", "model_type": "gemma2"}, 0),
     ({"num_experts_per_tok": 2, "moe_intermediate_size": 100}, 3 * 64 * (200 - 160)),
     ({"num_key_value_heads": None}, 64 * 2 * (64 - 16)),

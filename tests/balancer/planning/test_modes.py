@@ -78,15 +78,12 @@ def test_an_epoch_holds_each_sample_once(
 @pytest.mark.parametrize(
     "costs",
     [
-        np.zeros((50, 2), dtype=np.int64),
-        np.ones((50, 2), dtype=np.int64),
-        np.full((50, 2), 10**12),
-        np.r_[np.zeros((49, 2), dtype=np.int64), [[10**12, 10**12]]],
-        np.array([[3, 100]]),
-        np.array([[9, 4096]] * 13),
+        np.zeros((50, 2), dtype=np.int64), np.ones((50, 2), dtype=np.int64),
+        np.full((50, 2), 10**12), np.r_[np.zeros((49, 2), dtype=np.int64), [[10**12, 10**12]]],
+        np.array([[3, 100]]), np.array([[9, 4096]] * 13),
     ],
     ids=["zeros", "equal", "all giant", "one giant", "one sample", "all full"],
-)
+)  # fmt: skip
 def test_extreme_costs_are_planned(mode: Any, costs: np.ndarray) -> None:
     config = replace(BASE, mode=mode)
     check(config, costs, epoch(config, costs)[0])

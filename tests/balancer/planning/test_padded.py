@@ -201,14 +201,11 @@ def test_the_configuration_says_it() -> None:
 
 
 @pytest.mark.parametrize(("options", "work"), [
-    ({}, "packed"),
-    ({"layout": "padded"}, "padded"),
-    ({"layout": "packed"}, "packed"),
+    ({}, "packed"), ({"layout": "padded"}, "padded"), ({"layout": "packed"}, "packed"),
     ({"layout": "padded", "work": "packed"}, "packed"),
     ({"layout": "padded", "grouping": "isf"}, "packed"),
     ({"layout": "padded", "mode": "epoch", "budgets": {"tokens": 9}}, "packed"),
-    ({"layout": "padded", "mode": "window"}, "padded"),
-    ({"work": "padded"}, "padded"),
+    ({"layout": "padded", "mode": "window"}, "padded"), ({"work": "padded"}, "padded"),
 ])  # fmt: skip
 def test_a_padded_layout_is_planned_as_padded_work(options: dict[str, Any], work: str) -> None:
     balance = flat_balance(**options)

@@ -48,12 +48,9 @@ def plan(config: PlanConfig, costs: np.ndarray, start: int = 0, last: bool = Fal
 
 
 @given(
-    samples=st.integers(1, 24),
-    ranks=st.integers(1, 9),
-    seed=st.integers(0, 5),
-    grouping=st.sampled_from(["isf", "fixed"]),
-    partition=st.sampled_from(["greedy", "given"]),
-)
+    samples=st.integers(1, 24), ranks=st.integers(1, 9), seed=st.integers(0, 5),
+    grouping=st.sampled_from(["isf", "fixed"]), partition=st.sampled_from(["greedy", "given"]),
+)  # fmt: skip
 @settings(max_examples=60, deadline=None)
 def test_every_sample_is_planned_once_within_budgets_on_equal_ranks(
     samples: int, ranks: int, seed: int, grouping: str, partition: Any
@@ -179,8 +176,7 @@ CHANGES: dict[str, Any] = {
     "accumulate_from": 2, "empty_microbatches": False, "waits": "step", "padded": ("tokens",),
     "counts": "free", "time_ns": (("tokens", 2),), "last_step": "even", "pipeline": "costs",
     "dispatched": ("tiles",), "all_or_none": "tiles", "spares": True,
-    "multiples": (("tokens", 16),),
-    "buckets": (("tokens", (8, 4096)),), "layout": "own",
+    "multiples": (("tokens", 16),), "buckets": (("tokens", (8, 4096)),), "layout": "own",
 }  # fmt: skip
 
 

@@ -218,8 +218,7 @@ def test_no_more_is_made_ahead_than_is_allowed() -> None:
 
 @given(
     lengths=st.lists(st.integers(1, 12), min_size=6, max_size=40), seed=st.integers(0, 99),
-    on_error=st.sampled_from(["raise", "skip"]),
-    broken=st.sets(st.integers(0, 59), max_size=3),
+    on_error=st.sampled_from(["raise", "skip"]), broken=st.sets(st.integers(0, 59), max_size=3),
 )  # fmt: skip
 def test_a_steps_label_tokens_are_told_before_any_of_it_is_handed_out(
     lengths: list[int], seed: int, on_error: str, broken: set[int]

@@ -6,12 +6,7 @@ from counterpoise.balancer.job.effects import Send
 from counterpoise.balancer.parties.messages import TrainerBeat, WantBatches
 from counterpoise.balancer.pool.messages import COSTS, SAMPLES, DoPart, PartBroken, PartMeasured
 from counterpoise.balancer.protocol.messages import PeerRejected
-from counterpoise.balancer.protocol.trace_messages import (
-    Span,
-    StartTrace,
-    TraceReport,
-    TraceSpans,
-)
+from counterpoise.balancer.protocol.trace_messages import Span, StartTrace, TraceReport, TraceSpans
 from counterpoise.balancer.server import tracing
 from counterpoise.balancer.server.tracing import GRACE_S, MOST_QUESTIONS, TURN_S, Tracer
 

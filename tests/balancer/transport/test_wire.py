@@ -41,13 +41,10 @@ from counterpoise.balancer.transport.wire import (
 )
 
 VALUES = {
-    int: st.integers(-(1 << 63) + 1, (1 << 63) - 1),
-    str: st.text(max_size=20),
-    bytes: st.binary(max_size=20),
-    bool: st.booleans(),
-    Cost: st.integers(0, MAX_COST),
+    int: st.integers(-(1 << 63) + 1, (1 << 63) - 1), str: st.text(max_size=20),
+    bytes: st.binary(max_size=20), bool: st.booleans(), Cost: st.integers(0, MAX_COST),
     Count: st.integers(0, (1 << 63) - 1),
-}
+}  # fmt: skip
 VALUES[Integer] = VALUES[int]
 PLAIN = st.recursive(
     st.none() | st.booleans() | st.integers(-(1 << 63), (1 << 64) - 1) | st.floats(allow_nan=False)
@@ -184,15 +181,9 @@ def test_what_is_wrong_is_said(parts, reason):
 @pytest.mark.parametrize(
     "header",
     [
-        b"",
-        b"\xdd" + ((1 << 20) + 1).to_bytes(4, "big"),
-        b"\xdd\xff\xff\xff\xff",
-        b"\xdb\xff\xff\xff\xff",
-        b"\xc6\xff\xff\xff\xff",
-        b"\xdf\xff\xff\xff\xff",
-        b"\xc9\xff\xff\xff\xff\x00",
-        b"\x91" * 100_000,
-        encode(Bye()) + b"\x00",
+        b"", b"\xdd" + ((1 << 20) + 1).to_bytes(4, "big"), b"\xdd\xff\xff\xff\xff",
+        b"\xdb\xff\xff\xff\xff", b"\xc6\xff\xff\xff\xff", b"\xdf\xff\xff\xff\xff",
+        b"\xc9\xff\xff\xff\xff\x00", b"\x91" * 100_000, encode(Bye()) + b"\x00",
         encode(FreeParts(()))[:-1] + b"\xdd\xff\xff\xff\xff",
         encode(FreeParts(()))[:-1] + b"\xdc\xff\xff",
     ],
@@ -200,7 +191,7 @@ def test_what_is_wrong_is_said(parts, reason):
         *("empty", "long", "longer", "text", "bytes", "map", "extension", "deep", "rest"),
         *("inside", "short inside"),
     ],
-)
+)  # fmt: skip
 def test_what_announces_too_much_is_refused_before_it_is_allocated(header):
     with pytest.raises(WireError):
         decode(header, 0)

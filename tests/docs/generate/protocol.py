@@ -32,10 +32,8 @@ ALL: dict[str, Kinds] = {
     "Balancer to worker": (messages.JobList, *of_job.TO_WORKER, *of_pool.TO_WORKER, *BOTH),
     "Trainer to balancer": of_parties.FROM_TRAINER,
     "Balancer to trainer": (
-        *(kind for kind in get_args(of_parties.ToTrainer) if kind not in BOTH),
-        *of_job.TO_TRAINER,
-        messages.BalancerStops,
-        *BOTH,
+        *(kind for kind in get_args(of_parties.ToTrainer) if kind not in BOTH), *of_job.TO_TRAINER,
+        messages.BalancerStops, *BOTH,
     ),
     "Between trainers and workers": (of_job.PullFrames, of_job.PulledFrames),
     "Status and traces": (
@@ -51,27 +49,17 @@ ALL: dict[str, Kinds] = {
 }  # fmt: skip
 # A microbatch's way: who says what to whom.
 WAY: tuple[tuple[str, type[ArrayRecord], str], ...] = (
-    ("trainer", of_parties.JoinJob, "balancer"),
-    ("trainer", of_parties.BeginRun, "balancer"),
-    ("worker", messages.ListJobs, "balancer"),
-    ("balancer", messages.JobList, "worker"),
-    ("worker", of_job.JoinPool, "balancer"),
-    ("balancer", of_job.OpenJob, "worker"),
-    ("worker", of_job.JobOpened, "balancer"),
-    ("balancer", parts.Ready, "trainer"),
-    ("balancer", of_parties.RunBegun, "trainer"),
-    ("trainer", of_parties.WantBatches, "balancer"),
-    ("balancer", of_pool.DoPart, "worker"),
-    ("worker", of_pool.PartMeasured, "balancer"),
-    ("balancer", of_pool.DoPart, "worker"),
-    ("worker", of_pool.PartMade, "balancer"),
-    ("balancer", of_job.WorkersAt, "trainer"),
-    ("balancer", of_parties.GiveBatch, "trainer"),
-    ("trainer", of_job.PullFrames, "worker"),
-    ("worker", of_job.PulledFrames, "trainer"),
-    ("trainer", of_parties.WantBatches, "balancer"),
-    ("balancer", of_pool.FreeParts, "worker"),
-)
+    ("trainer", of_parties.JoinJob, "balancer"), ("trainer", of_parties.BeginRun, "balancer"),
+    ("worker", messages.ListJobs, "balancer"), ("balancer", messages.JobList, "worker"),
+    ("worker", of_job.JoinPool, "balancer"), ("balancer", of_job.OpenJob, "worker"),
+    ("worker", of_job.JobOpened, "balancer"), ("balancer", parts.Ready, "trainer"),
+    ("balancer", of_parties.RunBegun, "trainer"), ("trainer", of_parties.WantBatches, "balancer"),
+    ("balancer", of_pool.DoPart, "worker"), ("worker", of_pool.PartMeasured, "balancer"),
+    ("balancer", of_pool.DoPart, "worker"), ("worker", of_pool.PartMade, "balancer"),
+    ("balancer", of_job.WorkersAt, "trainer"), ("balancer", of_parties.GiveBatch, "trainer"),
+    ("trainer", of_job.PullFrames, "worker"), ("worker", of_job.PulledFrames, "trainer"),
+    ("trainer", of_parties.WantBatches, "balancer"), ("balancer", of_pool.FreeParts, "worker"),
+)  # fmt: skip
 INTRODUCTION = f"""# The protocol
 
 *Written by `make docs` from the records of `balancer/protocol/`, `balancer/job/`, `balancer/pool/`

@@ -24,11 +24,5 @@ info = SimpleNamespace(step_label_tokens=10, step_samples=2, costs={"tokens": 5}
 step = SimpleNamespace(microbatches=[batch, batch], infos=[info, info])
 loader = SimpleNamespace(steps=lambda: [step])
 __all__ = [
-    "AdamW",
-    "AutoModelForCausalLM",
-    "cross_entropy",
-    "dp",
-    "init_device_mesh",
-    "pp",
-    "torch",
-]
+    "AdamW", "AutoModelForCausalLM", "cross_entropy", "dp", "init_device_mesh", "pp", "torch",
+]  # fmt: skip

@@ -14,13 +14,10 @@ from counterpoise.loader.adapters.next_token import next_token_batch
 @pytest.mark.parametrize(
     ("convert", "name"),
     [
-        (next_token_batch, "input"),
-        (next_token_batch, "positions"),
-        (megatron_batch, "loss_mask"),
-        (megatron_batch, "tokens"),
-        (megatron_batch, "cu_seqlens"),
+        (next_token_batch, "input"), (next_token_batch, "positions"), (megatron_batch, "loss_mask"),
+        (megatron_batch, "tokens"), (megatron_batch, "cu_seqlens"),
     ],
-)
+)  # fmt: skip
 def test_a_samples_field_takes_the_place_of_none_that_is_made(
     convert: Callable[[Any], Any], name: str
 ) -> None:

@@ -88,25 +88,21 @@ FORMS: dict[str, Form] = {
         lambda batch: batch[0].numel(),
     ),
     "a list of two tensors": (
-        lambda data, some: [ids := data.padded(some), ids > 0],
-        lambda batch: batch[0].numel(),
+        lambda data, some: [ids := data.padded(some), ids > 0], lambda batch: batch[0].numel(),
     ),
     "a tensor": (lambda data, some: data.padded(some), lambda batch: batch.numel()),
     "a BatchEncoding": (
-        lambda data, some: _encoding(data.padded(some)),
-        lambda batch: batch["input_ids"].numel(),
+        lambda data, some: _encoding(data.padded(some)), lambda batch: batch["input_ids"].numel(),
     ),
     "a dataclass": (
         lambda data, some: Batch(ids := data.padded(some), ids > 0),
         lambda batch: batch.ids.numel(),
     ),
     "a list of tensors": (
-        lambda data, some: data.rows(some),
-        lambda batch: sum(map(len, batch)),
+        lambda data, some: data.rows(some), lambda batch: sum(map(len, batch)),
     ),
     "a NestedTensor": (
-        lambda data, some: torch.nested.nested_tensor(data.rows(some)),
-        lambda batch: batch.numel(),
+        lambda data, some: torch.nested.nested_tensor(data.rows(some)), lambda batch: batch.numel(),
     ),
     "a jagged NestedTensor": (
         lambda data, some: torch.nested.nested_tensor(data.rows(some), layout=torch.jagged),
@@ -118,8 +114,7 @@ FORMS: dict[str, Form] = {
     ),
     "padded ids beside joined patches": (
         lambda data, some: {
-            "input_ids": data.padded(some),
-            "pixel_values": (pixels := data.joined_patches(some)),
+            "input_ids": data.padded(some), "pixel_values": (pixels := data.joined_patches(some)),
             "image_grid_thw": torch.tensor([[1, 2, len(pixels) // 2]]),
         },
         lambda batch: batch["input_ids"].numel(),

@@ -93,10 +93,7 @@ def test_free_counts_leave_a_quarter_of_the_waiting_at_most() -> None:
 def test_packed_batches_are_planned_as_sums(said: Any) -> None:
     dataset = data.Texts(256, labels=False)
     loader = make(
-        dataset,
-        balance=Balance("auto", accumulate=4),
-        ranks=Ranks(virtual=4),
-        collate_fn=data.join,
+        dataset, balance=Balance("auto", accumulate=4), ranks=Ranks(virtual=4), collate_fn=data.join
     )
     plain = DataLoader(dataset, batch_size=8, shuffle=True, collate_fn=data.join)
 
@@ -214,10 +211,7 @@ def test_free_counts_let_microbatches_differ_and_keep_the_last_samples(said: Any
 
 def test_in_the_datas_order_nothing_is_left_out() -> None:
     loader = make(
-        data.Texts(67),
-        shuffle=False,
-        balance=Balance("auto", accumulate=2),
-        ranks=Ranks(virtual=2),
+        data.Texts(67), shuffle=False, balance=Balance("auto", accumulate=2), ranks=Ranks(virtual=2)
     )
     found = numbers(loader)
     assert sorted(flat(found[:4])) == list(range(32))

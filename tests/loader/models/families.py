@@ -90,8 +90,7 @@ OVERRIDES: dict[str, dict[str, Any]] = {
     "glmga": MROPE,
     # as the published 26B and 31B: the default has no vision part
     "gemma4": {
-        "vision_config": GEMMA_VISION,
-        "text_config": {"use_bidirectional_attention": "vision"},
+        "vision_config": GEMMA_VISION, "text_config": {"use_bidirectional_attention": "vision"},
     },
     "gemma4_unified": {
         "vision_config": {

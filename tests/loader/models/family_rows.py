@@ -9,16 +9,8 @@ from .table import RESULTS, in_docs, results_of, table_version
 
 # One of each result, with and without images; all of them take a minute.
 SAMPLE = (
-    "bamba",
-    "blip",
-    "gpt_oss",
-    "llama",
-    "llava",
-    "paligemma",
-    "qwen2_5_vl",
-    "qwen3_vl",
-    "udop",
-)
+    "bamba", "blip", "gpt_oss", "llama", "llava", "paligemma", "qwen2_5_vl", "qwen3_vl", "udop",
+)  # fmt: skip
 
 
 made_of_this_version = pytest.mark.skipif(

@@ -9,20 +9,17 @@ from torch.utils.data import Dataset, IterableDataset, Sampler, get_worker_info
 Pair = collections.namedtuple("Pair", ["image", "label"])
 
 KINDS = {
-    "tensor": lambda i: torch.arange(3) * i,
-    "scalar": lambda i: torch.tensor(i / 7),
+    "tensor": lambda i: torch.arange(3) * i, "scalar": lambda i: torch.tensor(i / 7),
     "bfloat16": lambda i: torch.full((2, 2), i, dtype=torch.bfloat16),
     "transposed": lambda i: torch.arange(6).view(2, 3).t() + i,
-    "array": lambda i: np.arange(4, dtype=np.float32) + i,
-    "integer": lambda i: i,
-    "float": lambda i: i / 3,
-    "text": lambda i: f"sample {i}",
+    "array": lambda i: np.arange(4, dtype=np.float32) + i, "integer": lambda i: i,
+    "float": lambda i: i / 3, "text": lambda i: f"sample {i}",
     "dict": lambda i: {"image": torch.ones(2, 2) * i, "label": i, "key": str(i)},
     "arrays": lambda i: {"image": np.full((3, 2), i, np.uint8), "label": i},
     "tuple": lambda i: (torch.tensor([i]), i, f"{i}"),
     "named": lambda i: Pair(torch.tensor([i, -i]), i % 3),
     "nested": lambda i: [{"a": (torch.zeros(1, 2) + i, [i, str(i)])}, Pair(i, 0.5)],
-}
+}  # fmt: skip
 
 
 class Samples(Dataset):

@@ -48,10 +48,7 @@ def die(number: int) -> None:
 )
 def test_what_worker_init_fn_raises_comes_from_iter(data: Any, method: str) -> None:
     loader = DataLoader(
-        data,
-        num_workers=2,
-        worker_init_fn=refuse_in_the_second,
-        multiprocessing_context=method,
+        data, num_workers=2, worker_init_fn=refuse_in_the_second, multiprocessing_context=method
     )
     with pytest.raises(ValueError, match=r"worker process 1(.|\n)*no room here"):
         iter(loader)

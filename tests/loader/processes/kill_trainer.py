@@ -131,15 +131,12 @@ def reopen(loader):
 ENDS = {
     "SIGTERM": (lambda _: send_itself(signal.SIGTERM), "fork", -signal.SIGTERM),
     "SIGINT": (lambda _: send_itself(signal.SIGINT), "fork", -signal.SIGINT),
-    "an exception": (fail, "fork", 1),
-    "sys.exit": (lambda _: sys.exit(5), "forkserver", 5),
-    "os._exit": (lambda _: os._exit(6), "fork", 6),
-    "a fork's end": (fork_and_go_on, "fork", 0),
-    "no fork server": (kill_fork_server, "forkserver", 0),
-    "no worker": (kill_worker, "fork", 7),
+    "an exception": (fail, "fork", 1), "sys.exit": (lambda _: sys.exit(5), "forkserver", 5),
+    "os._exit": (lambda _: os._exit(6), "fork", 6), "a fork's end": (fork_and_go_on, "fork", 0),
+    "no fork server": (kill_fork_server, "forkserver", 0), "no worker": (kill_worker, "fork", 7),
     "the trial of auto": (die_in_trial, "fork", -signal.SIGKILL),
     "many loaders": (reopen, "fork", 0),
-}
+}  # fmt: skip
 
 
 def main(end: str) -> None:

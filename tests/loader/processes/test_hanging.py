@@ -61,8 +61,7 @@ FEW = ("plain", "balanced")
 
 
 @pytest.mark.parametrize(
-    "kind",
-    [k if k in FEW else pytest.param(k, marks=pytest.mark.long) for k in KINDS],
+    "kind", [k if k in FEW else pytest.param(k, marks=pytest.mark.long) for k in KINDS]
 )
 def test_the_error_comes_and_nothing_is_left(kind: str, tmp_path: Path) -> None:
     trainer = Trainer(tmp_path, SCRIPT.replace("KIND", kind))

@@ -90,16 +90,12 @@ def _own(loader):
 
 @settings(max_examples=25)
 @given(
-    mode=st.sampled_from(["exact", "window", "epoch"]),
-    ranks=st.integers(1, 3),
-    size=st.integers(2, 20),
-    tokens=st.integers(30, 200),
+    mode=st.sampled_from(["exact", "window", "epoch"]), ranks=st.integers(1, 3),
+    size=st.integers(2, 20), tokens=st.integers(30, 200),
     unreadable=st.sets(st.integers(0, COUNT - 1), max_size=4),
-    buffer_bytes=st.sampled_from([20_000, 1 << 30]),
-    drop_last=st.booleans(),
-    oversize=st.sampled_from(["alone", "refuse"]),
-    done=st.integers(1, 400),
-)
+    buffer_bytes=st.sampled_from([20_000, 1 << 30]), drop_last=st.booleans(),
+    oversize=st.sampled_from(["alone", "refuse"]), done=st.integers(1, 400),
+)  # fmt: skip
 def test_any_plan_goes_on_anywhere(
     mode, ranks, size, tokens, unreadable, buffer_bytes, drop_last, oversize, done
 ):

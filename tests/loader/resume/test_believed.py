@@ -6,11 +6,7 @@ from typing import Any
 
 import pytest
 import torch
-from torch.utils.data import (
-    BatchSampler,
-    SequentialSampler,
-    Subset,
-)
+from torch.utils.data import BatchSampler, SequentialSampler, Subset
 
 from counterpoise import Ranks
 from counterpoise.loader import Balance, BalancedBatchSampler, DataLoader, LoaderError
@@ -94,29 +90,14 @@ MAKE = {
 @pytest.mark.parametrize(
     ("kind", "changes"),
     [
-        ("exact", {"epoch": -1}),
-        ("exact", {"epoch": True}),
-        ("exact", {"epoch": 2**60}),
-        ("exact", {"start": "8"}),
-        ("exact", {"window_step": -1}),
-        ("exact", {"step": 1.0}),
-        ("exact", {"microbatch": -1}),
-        ("exact", {"ranks": 0}),
-        ("exact", {"unusable": 1}),
-        ("exact", {"samples_per_step": 0}),
-        ("exact", {"seed": "5"}),
-        ("exact", {"shuffle": 1}),
-        ("exact", {"samples": None}),
-        ("exact", {"data": 3}),
-        ("plain", {"batches": -1}),
-        ("plain", {"batches": 2**40}),
-        ("plain", {"batches": 7}),
-        ("plain", {"batch_size": 0}),
-        ("plain", {"batch_size": 8}),
-        ("plain", {"seed": -4}),
-        ("plain", {"seed": None}),
-        ("plain", {"worker_seed": 2**70}),
-        ("plain", {"order": "SequentialSampler()"}),
+        ("exact", {"epoch": -1}), ("exact", {"epoch": True}), ("exact", {"epoch": 2**60}),
+        ("exact", {"start": "8"}), ("exact", {"window_step": -1}), ("exact", {"step": 1.0}),
+        ("exact", {"microbatch": -1}), ("exact", {"ranks": 0}), ("exact", {"unusable": 1}),
+        ("exact", {"samples_per_step": 0}), ("exact", {"seed": "5"}), ("exact", {"shuffle": 1}),
+        ("exact", {"samples": None}), ("exact", {"data": 3}), ("plain", {"batches": -1}),
+        ("plain", {"batches": 2**40}), ("plain", {"batches": 7}), ("plain", {"batch_size": 0}),
+        ("plain", {"batch_size": 8}), ("plain", {"seed": -4}), ("plain", {"seed": None}),
+        ("plain", {"worker_seed": 2**70}), ("plain", {"order": "SequentialSampler()"}),
         ("plain", {"samples": -1}),
     ],
 )  # fmt: skip
@@ -149,8 +130,7 @@ def test_a_position_that_the_plan_does_not_have_ends_the_run(
     ("kind", "name"),
     [(kind, name) for kind, names in {
         "exact": ["holes", "left_out", "unusable", "digest", "planner", "mode", "ranks"],
-        "window": ["start", "microbatch"],
-        "plain": ["seed", "worker_seed", "batches", "left_out"],
+        "window": ["start", "microbatch"], "plain": ["seed", "worker_seed", "batches", "left_out"],
         "sampler": ["given", "digest"],
     }.items() for name in names],
 )  # fmt: skip

@@ -211,23 +211,14 @@ class Loader:
 
 
 CHOICES: dict[str, Sequence[Any]] = {
-    "mode": ("exact", "window", "epoch"),
-    "ranks": (1, 2, 4),
-    "accumulate": (2, "auto", "auto"),
-    "count": (SIZES[0], SIZES[0], SIZES[1]),
-    "version": (0, 1, 2),
-    "seed": (0, 0, 1),
-    "budget": (60, 60, 75),
-    "batch_size": (2, 3),
-    "auto": (False, True),
-    "shuffle": (True, True, False),
-    "layout": ("torch", "torch", "packed", "padded"),
-    "drop_last": (False, False, False, True),
-    "waits": (None, None, "step"),
-    "work": ("packed", "packed", "padded"),
-    "oversize": ("alone", "refuse"),
+    "mode": ("exact", "window", "epoch"), "ranks": (1, 2, 4), "accumulate": (2, "auto", "auto"),
+    "count": (SIZES[0], SIZES[0], SIZES[1]), "version": (0, 1, 2), "seed": (0, 0, 1),
+    "budget": (60, 60, 75), "batch_size": (2, 3), "auto": (False, True),
+    "shuffle": (True, True, False), "layout": ("torch", "torch", "packed", "padded"),
+    "drop_last": (False, False, False, True), "waits": (None, None, "step"),
+    "work": ("packed", "packed", "padded"), "oversize": ("alone", "refuse"),
     "workers": (*[0] * 12, 1, 2),
-}
+}  # fmt: skip
 
 # The step and the samples of each microbatch.
 Came = list[tuple[int, tuple[int, ...]]]

@@ -73,8 +73,7 @@ def expected(step: Any) -> dict[str, list[float]]:
 
 @pytest.mark.parametrize("form", ["cut", "moved", "flat"])
 @pytest.mark.parametrize(
-    "options",
-    [{}, {"layout": "padded"}, {"align": {"tokens": 8}}, {"buckets": {"tokens": [96]}}],
+    "options", [{}, {"layout": "padded"}, {"align": {"tokens": 8}}, {"buckets": {"tokens": [96]}}]
 )
 def test_tokens_add_up_to_each_samples_own(form: str, options: dict[str, Any]) -> None:
     for step in loader(2, **options).steps():

@@ -12,30 +12,17 @@ from torch import Tensor
 
 from counterpoise.loader.step.info import StepInfo
 from counterpoise.loader.step.loss import FRAMEWORKS, Framework, loss_rule
-from tests.loader.step.test_loss import (
-    gradients,
-    infos_of,
-    make_model,
-    make_sample,
-    sum_losses,
-)
+from tests.loader.step.test_loss import gradients, infos_of, make_model, make_sample, sum_losses
 
 # Ranks of microbatches of samples (length, labelled tokens), as unequal as can be.
-STEP = [
-    [[(6, 6), (5, 1)], [(2, 1)], [(4, 4)]],
-    [[(7, 2)], [(3, 3), (7, 7), (6, 5)], [(1, 0)]],
-]
+STEP = [[[(6, 6), (5, 1)], [(2, 1)], [(4, 4)]], [[(7, 2)], [(3, 3), (7, 7), (6, 5)], [(1, 0)]]]
 MICROBATCHES = len(STEP[0])
 # What happens to a loss before its backward pass (sources: loader/step/loss.py).
 BACKWARD: dict[Framework, Callable[[Tensor], Tensor]] = {
-    "ddp": lambda loss: loss,
-    "fsdp": lambda loss: loss,
-    "sum": lambda loss: loss,
-    "accelerate": lambda loss: loss / MICROBATCHES,
-    "lightning": lambda loss: loss / MICROBATCHES,
-    "fabric": lambda loss: loss,
-    "trainer-divides": lambda loss: loss / MICROBATCHES,
-}
+    "ddp": lambda loss: loss, "fsdp": lambda loss: loss, "sum": lambda loss: loss,
+    "accelerate": lambda loss: loss / MICROBATCHES, "lightning": lambda loss: loss / MICROBATCHES,
+    "fabric": lambda loss: loss, "trainer-divides": lambda loss: loss / MICROBATCHES,
+}  # fmt: skip
 NORMALIZING = {"trainer", "torchtitan"}
 
 

@@ -7,13 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from counterpoise.sched import (
-    Contention,
-    CostFunction,
-    CostProfile,
-    dump_profile,
-    load_profile,
-)
+from counterpoise.sched import Contention, CostFunction, CostProfile, dump_profile, load_profile
 from counterpoise.sched.bubble_filling.choose import fitting
 from counterpoise.sched.bubble_filling.gaps import (
     COMMUNICATING,
@@ -88,11 +82,7 @@ def test_a_kernel_fits_beside_another_as_worked_out_by_hand(
 def test_a_schedule_that_was_made_without_contention_is_wrong_with_it() -> None:
     free = fill_bubbles(one_kernel(COMMUNICATING, 0, (0, 0)), EXACT)
     slower = replace(free, problem=replace(free.problem, slower=(501, 0)))
-    assert [found.proof for found in filled_problems(slower)] == [
-        "timed",
-        "dependencies",
-        "inside",
-    ]
+    assert [found.proof for found in filled_problems(slower)] == ["timed", "dependencies", "inside"]
 
 
 def test_pieces_fit_bubbles_in_which_they_take_longer() -> None:

@@ -62,14 +62,10 @@ def test_whatever_a_schedule_does_not_refuse_is_sound(
 @pytest.mark.parametrize(
     ("name", "ranks", "microbatches", "backward"),
     [
-        ("1f1b", 4, 6, 2),
-        ("gpipe", 4, 4, 2),
-        ("interleaved", 2, 4, 1),
-        ("zb-h1", 4, 6, 2),
-        ("zbv", 2, 3, 2),
-        ("dualpipev", 2, 4, 2),
+        ("1f1b", 4, 6, 2), ("gpipe", 4, 4, 2), ("interleaved", 2, 4, 1), ("zb-h1", 4, 6, 2),
+        ("zbv", 2, 3, 2), ("dualpipev", 2, 4, 2),
     ],
-)
+)  # fmt: skip
 def test_the_docstring_draws_what_is_simulated(
     name: str, ranks: int, microbatches: int, backward: int
 ) -> None:

@@ -9,23 +9,15 @@ from counterpoise.sched import schedule
 visualizer = pytest.importorskip("torch.distributed.pipelining._schedule_visualizer")
 
 CASES = [
-    ("GPipe", "gpipe", 4, 4, 1),
-    ("GPipe", "gpipe", 3, 7, 1),
-    ("1F1B", "1f1b", 4, 8, 1),
-    ("1F1B", "1f1b", 8, 20, 1),
-    ("Interleaved1F1B", "interleaved", 2, 4, 2),
-    ("Interleaved1F1B", "interleaved", 4, 8, 2),
-    ("Interleaved1F1B", "interleaved", 4, 12, 3),
-    ("Interleaved1F1B", "interleaved", 4, 6, 3),
-    ("Interleaved1F1B", "interleaved", 4, 2, 2),
-    ("Interleaved1F1B", "interleaved", 8, 32, 4),
-    ("ZBVZeroBubble", "zbv", 4, 8, 2),
-    ("ZBVZeroBubble", "zbv", 4, 3, 2),
-    ("ZBVZeroBubble", "zbv", 5, 20, 2),
-    ("DualPipeV", "dualpipev", 4, 8, 2),
-    ("DualPipeV", "dualpipev", 3, 11, 2),
+    ("GPipe", "gpipe", 4, 4, 1), ("GPipe", "gpipe", 3, 7, 1), ("1F1B", "1f1b", 4, 8, 1),
+    ("1F1B", "1f1b", 8, 20, 1), ("Interleaved1F1B", "interleaved", 2, 4, 2),
+    ("Interleaved1F1B", "interleaved", 4, 8, 2), ("Interleaved1F1B", "interleaved", 4, 12, 3),
+    ("Interleaved1F1B", "interleaved", 4, 6, 3), ("Interleaved1F1B", "interleaved", 4, 2, 2),
+    ("Interleaved1F1B", "interleaved", 8, 32, 4), ("ZBVZeroBubble", "zbv", 4, 8, 2),
+    ("ZBVZeroBubble", "zbv", 4, 3, 2), ("ZBVZeroBubble", "zbv", 5, 20, 2),
+    ("DualPipeV", "dualpipev", 4, 8, 2), ("DualPipeV", "dualpipev", 3, 11, 2),
     ("DualPipeV", "dualpipev", 8, 32, 2),
-]
+]  # fmt: skip
 
 
 def torch_rows(name: str, ranks: int, microbatches: int, chunks: int) -> list[list[str]]:

@@ -59,13 +59,10 @@ SPEEDUPS = {
 
 
 @given(
-    st.sampled_from(list(BLOCKS)),
-    st.sampled_from(list(FORMS)),
-    st.integers(1, 10),
-    st.integers(1, 4),
-    st.builds(Pace, st.integers(1, 99), st.integers(1, 99), st.integers(0, 999)),
+    st.sampled_from(list(BLOCKS)), st.sampled_from(list(FORMS)), st.integers(1, 10),
+    st.integers(1, 4), st.builds(Pace, st.integers(1, 99), st.integers(1, 99), st.integers(0, 999)),
     st.booleans(),
-)
+)  # fmt: skip
 def test_sound_at_any_pace(
     base: str, form: str, ranks: int, rounds: int, pace: Pace, inputs: bool
 ) -> None:

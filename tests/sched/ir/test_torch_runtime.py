@@ -17,14 +17,8 @@ pytest.importorskip("torch.distributed.pipelining.schedules")
 RANKS = 4
 # DualPipeV needs as many microbatches as stages, interleaved a multiple of the ranks.
 SCHEDULES = {
-    "1f1b": 6,
-    "zb-h1": 6,
-    "zb-h2": 6,
-    "zbv": 6,
-    "v-half": 6,
-    "interleaved": 8,
-    "dualpipev": 8,
-}
+    "1f1b": 6, "zb-h1": 6, "zb-h2": 6, "zbv": 6, "v-half": 6, "interleaved": 8, "dualpipev": 8,
+}  # fmt: skip
 
 
 @pytest.fixture(scope="module")

@@ -30,11 +30,8 @@ from tests.sched.runtime.pool import WORLD, make_mesh
 
 # By the end of a schedule's name. Interlaced 1F1B stops all ranks for the passes of Algorithm 1.
 ALGORITHMS: dict[str, Any] = {
-    "alg1": "alg1",
-    "alg2": "alg2",
-    "naive": "naive",
-    "interlaced": "alg1",
-}
+    "alg1": "alg1", "alg2": "alg2", "naive": "naive", "interlaced": "alg1",
+}  # fmt: skip
 
 
 @dataclass(frozen=True)

@@ -28,8 +28,7 @@ RANKS, DEADLINE_S = 2, 4.0
 RUNTIME = "counterpoise.sched.runtime"
 # What rank 1 is stopped in, and at which call of it.
 POINTS = {
-    "meet": ("job.start", "place_on_mesh", 1),
-    "agree": ("units.place", "combine", 1),
+    "meet": ("job.start", "place_on_mesh", 1), "agree": ("units.place", "combine", 1),
     "facts": ("units.place", "gather_objects", 1),
     "make groups": ("links.process_groups", "dist.new_group", 1),
     "later groups": ("links.process_groups", "dist.new_group", 2),
@@ -39,16 +38,13 @@ POINTS = {
     "between steps": ("job.programs", "Programs.compiled", 2),
     "step": ("stage.modules", "Stages.run_pass", 3),
     "end of a step": ("gradients", "Reduction.finish", 1),
-    "evaluate": ("pipeline", "Pipeline.evaluate", 1),
-    "clip": ("pipeline", "clip_gradients", 1),
-    "timeline": ("pipeline", "Pipeline.timeline", 1),
-    "save": ("checkpoint", "on_all_ranks", 1),
+    "evaluate": ("pipeline", "Pipeline.evaluate", 1), "clip": ("pipeline", "clip_gradients", 1),
+    "timeline": ("pipeline", "Pipeline.timeline", 1), "save": ("checkpoint", "on_all_ranks", 1),
     "save a state": ("pipeline", "Pipeline.state", 1),
-    "save the end": ("checkpoint", "on_all_ranks", 3),
-    "load": ("checkpoint", "load_checkpoint", 1),
+    "save the end": ("checkpoint", "on_all_ranks", 3), "load": ("checkpoint", "load_checkpoint", 1),
     "load a file": ("checkpoint", "join_states", 1),
     "load a state": ("pipeline", "Pipeline.load_state", 1),
-}
+}  # fmt: skip
 ALWAYS = {"copy shared", "save a state"}
 # Where the others make or use a group that they can name.
 GROUPS = {"make groups", "later groups", "connect"}
@@ -112,8 +108,7 @@ def train(rank: int, point: str, folder: Path) -> str:
 
 
 @pytest.mark.parametrize(
-    "point",
-    [pytest.param(p, marks=[] if p in ALWAYS else pytest.mark.long) for p in POINTS],
+    "point", [pytest.param(p, marks=[] if p in ALWAYS else pytest.mark.long) for p in POINTS]
 )
 def test_a_stopped_rank_is_named_wherever_others_wait_for_it(point: str, tmp_path: Path) -> None:
     pool = Pool(RANKS)

@@ -10,52 +10,26 @@ from transformers import AutoModelForCausalLM
 from counterpoise.sched.shapes import read_config
 
 SMALL = {
-    "hidden_size": 64,
-    "intermediate_size": 160,
-    "num_hidden_layers": 3,
-    "num_attention_heads": 4,
-    "num_key_value_heads": 2,
-    "vocab_size": 300,
-    "head_dim": 16,
-}
+    "hidden_size": 64, "intermediate_size": 160, "num_hidden_layers": 3, "num_attention_heads": 4,
+    "num_key_value_heads": 2, "vocab_size": 300, "head_dim": 16,
+}  # fmt: skip
 TOWER = {
-    "hidden_size": 48,
-    "intermediate_size": 96,
-    "num_hidden_layers": 2,
-    "num_attention_heads": 4,
-    "image_size": 56,
-    "patch_size": 14,
-}
+    "hidden_size": 48, "intermediate_size": 96, "num_hidden_layers": 2, "num_attention_heads": 4,
+    "image_size": 56, "patch_size": 14,
+}  # fmt: skip
 EXPERTS = {"num_experts": 8, "num_experts_per_tok": 2, "moe_intermediate_size": 40}
 LATENT = {
-    "q_lora_rank": 24,
-    "kv_lora_rank": 16,
-    "qk_rope_head_dim": 8,
-    "qk_nope_head_dim": 8,
-    "v_head_dim": 12,
-    "n_routed_experts": 8,
-    "num_experts_per_tok": 2,
-    "moe_intermediate_size": 40,
-    "n_shared_experts": 2,
-    "first_k_dense_replace": 1,
-    "n_group": 2,
-    "topk_group": 1,
-}
+    "q_lora_rank": 24, "kv_lora_rank": 16, "qk_rope_head_dim": 8, "qk_nope_head_dim": 8,
+    "v_head_dim": 12, "n_routed_experts": 8, "num_experts_per_tok": 2, "moe_intermediate_size": 40,
+    "n_shared_experts": 2, "first_k_dense_replace": 1, "n_group": 2, "topk_group": 1,
+}  # fmt: skip
 QWEN_TOWER = {
-    "depth": 2,
-    "num_heads": 4,
-    "hidden_size": 48,
-    "intermediate_size": 96,
-    "out_hidden_size": 64,
-}
+    "depth": 2, "num_heads": 4, "hidden_size": 48, "intermediate_size": 96, "out_hidden_size": 64,
+}  # fmt: skip
 LLAMA3 = {
-    "hidden_size": 4096,
-    "intermediate_size": 14336,
-    "num_hidden_layers": 32,
-    "num_attention_heads": 32,
-    "num_key_value_heads": 8,
-    "vocab_size": 128256,
-}
+    "hidden_size": 4096, "intermediate_size": 14336, "num_hidden_layers": 32,
+    "num_attention_heads": 32, "num_key_value_heads": 8, "vocab_size": 128256,
+}  # fmt: skip
 
 DECODERS: dict[str, tuple[str, dict[str, Any]]] = {
     "llama": ("LlamaConfig", SMALL),
@@ -81,16 +55,10 @@ DECODERS: dict[str, tuple[str, dict[str, Any]]] = {
     "deepseek_v3": ("DeepseekV3Config", SMALL | LATENT),
 }
 AUDIO = {
-    "d_model": 64,
-    "encoder_layers": 2,
-    "decoder_layers": 2,
-    "encoder_ffn_dim": 96,
-    "decoder_ffn_dim": 80,
-    "vocab_size": 300,
-    "encoder_attention_heads": 4,
-    "decoder_attention_heads": 4,
-    "pad_token_id": 0,
-}
+    "d_model": 64, "encoder_layers": 2, "decoder_layers": 2, "encoder_ffn_dim": 96,
+    "decoder_ffn_dim": 80, "vocab_size": 300, "encoder_attention_heads": 4,
+    "decoder_attention_heads": 4, "pad_token_id": 0,
+}  # fmt: skip
 OTHERS: dict[str, tuple[str, str, dict[str, Any]]] = {
     "clip": ("CLIPVisionConfig", "CLIPVisionModel", TOWER),
     "siglip": ("SiglipVisionConfig", "SiglipVisionModel", TOWER),
@@ -122,8 +90,7 @@ OTHERS: dict[str, tuple[str, str, dict[str, Any]]] = {
         },
     ),
     "gemma3 vl": (
-        "Gemma3Config",
-        "Gemma3ForConditionalGeneration",
+        "Gemma3Config", "Gemma3ForConditionalGeneration",
         {"text_config": SMALL, "vision_config": TOWER, "mm_tokens_per_image": 4},
     ),
     "qwen2_vl": (
@@ -135,17 +102,12 @@ OTHERS: dict[str, tuple[str, str, dict[str, Any]]] = {
         },
     ),
     "qwen2_5_vl": (
-        "Qwen2_5_VLConfig",
-        "Qwen2_5_VLForConditionalGeneration",
+        "Qwen2_5_VLConfig", "Qwen2_5_VLForConditionalGeneration",
         {"text_config": SMALL, "vision_config": QWEN_TOWER},
     ),
     "qwen3_vl": (
-        "Qwen3VLConfig",
-        "Qwen3VLForConditionalGeneration",
-        {
-            "text_config": SMALL,
-            "vision_config": QWEN_TOWER | {"deepstack_visual_indexes": [0, 1]},
-        },
+        "Qwen3VLConfig", "Qwen3VLForConditionalGeneration",
+        {"text_config": SMALL, "vision_config": QWEN_TOWER | {"deepstack_visual_indexes": [0, 1]}},
     ),
     "qwen2_audio": (
         "Qwen2AudioConfig",
@@ -153,14 +115,12 @@ OTHERS: dict[str, tuple[str, str, dict[str, Any]]] = {
         {
             "text_config": {"model_type": "qwen2"} | SMALL,
             "audio_config": {
-                "d_model": 64,
-                "encoder_layers": 2,
-                "encoder_ffn_dim": 96,
+                "d_model": 64, "encoder_layers": 2, "encoder_ffn_dim": 96,
                 "encoder_attention_heads": 4,
             },
         },
     ),
-}
+}  # fmt: skip
 
 
 def count(model: torch.nn.Module) -> int:
@@ -192,19 +152,12 @@ PUBLISHED: dict[str, tuple[int, dict[str, Any]]] = {
         {
             "model_type": "llava",
             "text_config": {
-                "model_type": "llama",
-                "vocab_size": 32064,
-                "max_position_embeddings": 4096,
+                "model_type": "llama", "vocab_size": 32064, "max_position_embeddings": 4096,
             },
             "vision_config": {
-                "hidden_size": 1024,
-                "image_size": 336,
-                "intermediate_size": 4096,
-                "model_type": "clip_vision_model",
-                "num_attention_heads": 16,
-                "num_hidden_layers": 24,
-                "patch_size": 14,
-                "projection_dim": 768,
+                "hidden_size": 1024, "image_size": 336, "intermediate_size": 4096,
+                "model_type": "clip_vision_model", "num_attention_heads": 16,
+                "num_hidden_layers": 24, "patch_size": 14, "projection_dim": 768,
                 "vocab_size": 32000,
             },
             "vocab_size": 32064,
@@ -222,16 +175,9 @@ PUBLISHED: dict[str, tuple[int, dict[str, Any]]] = {
             "tie_word_embeddings": False,
             "vocab_size": 152064,
             "vision_config": {
-                "depth": 32,
-                "embed_dim": 1280,
-                "mlp_ratio": 4,
-                "num_heads": 16,
-                "in_chans": 3,
-                "hidden_size": 3584,
-                "patch_size": 14,
-                "spatial_merge_size": 2,
-                "spatial_patch_size": 14,
-                "temporal_patch_size": 2,
+                "depth": 32, "embed_dim": 1280, "mlp_ratio": 4, "num_heads": 16, "in_chans": 3,
+                "hidden_size": 3584, "patch_size": 14, "spatial_merge_size": 2,
+                "spatial_patch_size": 14, "temporal_patch_size": 2,
             },
         },
     ),
@@ -241,31 +187,19 @@ PUBLISHED: dict[str, tuple[int, dict[str, Any]]] = {
             "model_type": "internvl_chat",
             "downsample_ratio": 0.5,
             "llm_config": {
-                "model_type": "internlm2",
-                "hidden_size": 6144,
-                "intermediate_size": 16384,
-                "num_hidden_layers": 48,
-                "num_attention_heads": 48,
-                "num_key_value_heads": 8,
-                "vocab_size": 92553,
-                "bias": False,
-                "tie_word_embeddings": False,
+                "model_type": "internlm2", "hidden_size": 6144, "intermediate_size": 16384,
+                "num_hidden_layers": 48, "num_attention_heads": 48, "num_key_value_heads": 8,
+                "vocab_size": 92553, "bias": False, "tie_word_embeddings": False,
             },
             "vision_config": {
-                "model_type": "intern_vit_6b",
-                "hidden_size": 3200,
-                "intermediate_size": 12800,
-                "num_hidden_layers": 45,
-                "num_attention_heads": 25,
-                "image_size": 448,
-                "patch_size": 14,
-                "qk_normalization": True,
-                "qkv_bias": False,
+                "model_type": "intern_vit_6b", "hidden_size": 3200, "intermediate_size": 12800,
+                "num_hidden_layers": 45, "num_attention_heads": 25, "image_size": 448,
+                "patch_size": 14, "qk_normalization": True, "qkv_bias": False,
                 "norm_type": "rms_norm",
             },
         },
     ),
-}
+}  # fmt: skip
 
 
 @pytest.mark.parametrize("name", PUBLISHED)

@@ -27,22 +27,13 @@ from counterpoise.sched.shapes import (
 )
 
 TEXT = {
-    "hidden_size": 128,
-    "intermediate_size": 352,
-    "num_hidden_layers": 4,
-    "num_attention_heads": 4,
-    "num_key_value_heads": 4,
-    "vocab_size": 1000,
-    "head_dim": 32,
-}
+    "hidden_size": 128, "intermediate_size": 352, "num_hidden_layers": 4, "num_attention_heads": 4,
+    "num_key_value_heads": 4, "vocab_size": 1000, "head_dim": 32,
+}  # fmt: skip
 TOWER = {
-    "hidden_size": 96,
-    "intermediate_size": 384,
-    "num_hidden_layers": 4,
-    "num_attention_heads": 4,
-    "image_size": 112,
-    "patch_size": 14,
-}
+    "hidden_size": 96, "intermediate_size": 384, "num_hidden_layers": 4, "num_attention_heads": 4,
+    "image_size": 112, "patch_size": 14,
+}  # fmt: skip
 SEQUENCES, LENGTH = 4, 128
 TOKENS = {"tokens": SEQUENCES * LENGTH, "token_pairs": SEQUENCES * LENGTH**2}
 

@@ -73,9 +73,7 @@ def analyzed(skewed: Path) -> tuple[dict[str, Any], str]:
     return found, terminal.getvalue()
 
 
-def test_the_report_has_the_figures_that_are_promised(
-    analyzed: tuple[dict[str, Any], str],
-) -> None:
+def test_the_report_has_the_figures_that_are_promised(analyzed: tuple[dict[str, Any], str]) -> None:
     found, _ = analyzed
     assert set(found) >= {*KEYS, "seconds"}
     assert (found["samples"], found["unreadable"], found["duplicate_keys"]) == (3000, 0, 10)

@@ -67,15 +67,10 @@ def mapped() -> Any:
 
 
 FOUND = {
-    "tokens": ("tokens", "label_tokens"),
-    "lengths": ("tokens",),
-    "chosen": ("tokens", "label_tokens"),
-    "nested": ("boxes", "tokens"),
-    "texts": ("text",),
-    "images": ("image", "tokens"),
-    "several": ("images",),
-    "mapped": ("tokens",),
-}
+    "tokens": ("tokens", "label_tokens"), "lengths": ("tokens",),
+    "chosen": ("tokens", "label_tokens"), "nested": ("boxes", "tokens"), "texts": ("text",),
+    "images": ("image", "tokens"), "several": ("images",), "mapped": ("tokens",),
+}  # fmt: skip
 
 
 def costs_by_loader(dataset: Any) -> list[dict[str, int]]:

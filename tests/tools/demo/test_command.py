@@ -16,15 +16,9 @@ from tests.forking.popen import run as run_forked
 pytestmark = pytest.mark.slow
 
 FIELDS = {
-    "samples",
-    "padding",
-    "waiting",
-    "samples_per_second",
-    "first_batch_s",
-    "wait_for_data_s",
-    "loss_first",
-    "loss_last",
-}
+    "samples", "padding", "waiting", "samples_per_second", "first_batch_s", "wait_for_data_s",
+    "loss_first", "loss_last",
+}  # fmt: skip
 COUNTED = ("samples", "padding", "waiting", "loss_first", "loss_last")
 
 
@@ -58,9 +52,7 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> subprocess.CompletedProcess
     return counterpoise(tmp_path_factory.mktemp("cache"), "demo", "--json", *words)
 
 
-def test_every_sample_arrives_and_balanced_is_better(
-    run: subprocess.CompletedProcess[str],
-) -> None:
+def test_every_sample_arrives_and_balanced_is_better(run: subprocess.CompletedProcess[str]) -> None:
     check(report_of(run), 100)
 
 
@@ -107,10 +99,7 @@ def test_real_samples_all_arrive(data: Path, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     ("words", "message"),
-    [
-        (["--samples", "2"], "2 samples cannot fill"),
-        (["nowhere/*.tar"], "nowhere"),
-    ],
+    [(["--samples", "2"], "2 samples cannot fill"), (["nowhere/*.tar"], "nowhere")],
 )
 def test_wrong_settings_are_one_line_and_status_2(
     tmp_path: Path,

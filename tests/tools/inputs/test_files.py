@@ -250,23 +250,17 @@ LAYER = {"kind": "a", "forward_ns": 1, "backward_ns": 1, "parameters": 1, "outpu
 @pytest.mark.parametrize(
     "words",
     [
-        ("schedule", "check", "FILE.txt"),
-        ("schedule", "check", "FILE.csv"),
-        ("schedule", "show", "FILE.json"),
-        ("schedule", "simulate", "1f1b", "--costs", "FILE"),
-        ("schedule", "fill", "--profile", "FILE"),
-        ("schedule", "fill", "--contention", "FILE"),
+        ("schedule", "check", "FILE.txt"), ("schedule", "check", "FILE.csv"),
+        ("schedule", "show", "FILE.json"), ("schedule", "simulate", "1f1b", "--costs", "FILE"),
+        ("schedule", "fill", "--profile", "FILE"), ("schedule", "fill", "--contention", "FILE"),
         (*ORCHESTRATE, "--gpus", "8", "--samples-per-step", "8", "--model", "FILE"),
         (*PART, "partition", "--parallel", "pp=2", "--model", "FILE"),
-        (*PARTITION, "--device", "FILE"),
-        (*PARTITION, "--measured", "FILE"),
-        (*PART, "recompute", "--measured", "FILE"),
-        ("doctor", "FILE"),
-        ("doctor", "--dead-letter", "FILE"),
-        ("profile", "FILE"),
+        (*PARTITION, "--device", "FILE"), (*PARTITION, "--measured", "FILE"),
+        (*PART, "recompute", "--measured", "FILE"), ("doctor", "FILE"),
+        ("doctor", "--dead-letter", "FILE"), ("profile", "FILE"),
     ],
     ids=lambda words: " ".join(words[:4]) + words[-2],
-)
+)  # fmt: skip
 @pytest.mark.parametrize("data", [b"{}", b"[]", DEEP, BYTES, b'{"a": %s}' % (b"9" * 5000)])
 def test_texts_are_named_in_a_line(
     run: Callable[..., Said], tmp_path: Path, words: tuple[str, ...], data: bytes
@@ -318,10 +312,7 @@ HUGE = 10**9
             for schedule in ("1f1b", "zbv", "interleaved")
             for option in ("--ranks", "--microbatches")
         ),
-        (
-            ("schedule", "check", f"interleaved:chunks={HUGE}"),
-            f"chunks {HUGE} are more",
-        ),
+        (("schedule", "check", f"interleaved:chunks={HUGE}"), f"chunks {HUGE} are more"),
         (("schedule", "simulate", "1f1b", "--costs", "f=1e300"), "times of F"),
         (
             ("schedule", "fill", "--parallel", f"microbatches={HUGE}"),

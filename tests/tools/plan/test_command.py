@@ -239,18 +239,9 @@ def test_recompute_plans_from_measurements(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
-        (
-            (*ORCHESTRATE, "--gpus", "8", *EIGHT, "--model", "mllm"),
-            "give a config.json, or a name",
-        ),
-        (
-            (*ORCHESTRATE, "--gpus", "8", *EIGHT, "--model", "mllm-72b"),
-            "no layout on 8",
-        ),
-        (
-            (*ORCHESTRATE, "--gpus", "1", *EIGHT, "--model", "mllm-9b"),
-            "a GPU each",
-        ),
+        ((*ORCHESTRATE, "--gpus", "8", *EIGHT, "--model", "mllm"), "give a config.json, or a name"),
+        ((*ORCHESTRATE, "--gpus", "8", *EIGHT, "--model", "mllm-72b"), "no layout on 8"),
+        ((*ORCHESTRATE, "--gpus", "1", *EIGHT, "--model", "mllm-9b"), "a GPU each"),
         ((*PARTITION, *MODEL, "--parallel", "pp=two"), "--parallel got 'pp=two'"),
         ((*SMALL, "--memory-gb", "nan"), "give GB"),
         ((*PARTITION, "--model", "a+b", "--parallel", "pp=2"), "'a' is no file"),

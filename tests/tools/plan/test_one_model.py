@@ -10,11 +10,7 @@ from typing import Any
 from click.testing import CliRunner
 
 from counterpoise.sched.planners.orchestration.models import make_modules
-from counterpoise.sched.planners.orchestration.units import (
-    OrchestrationProblem,
-    Unit,
-    module_bytes,
-)
+from counterpoise.sched.planners.orchestration.units import OrchestrationProblem, Unit, module_bytes
 from counterpoise.sched.planners.recompute import (
     Policy,
     exact_policies,
@@ -170,23 +166,14 @@ def test_random_layouts_are_priced_alike() -> None:
 CONFIG = {
     "model_type": "llava",
     "text_config": {
-        "model_type": "qwen2",
-        "hidden_size": 256,
-        "intermediate_size": 640,
-        "num_hidden_layers": 6,
-        "num_attention_heads": 4,
-        "num_key_value_heads": 2,
-        "vocab_size": 1000,
+        "model_type": "qwen2", "hidden_size": 256, "intermediate_size": 640, "num_hidden_layers": 6,
+        "num_attention_heads": 4, "num_key_value_heads": 2, "vocab_size": 1000,
     },
     "vision_config": {
-        "model_type": "siglip_vision_model",
-        "hidden_size": 128,
-        "intermediate_size": 512,
-        "num_hidden_layers": 4,
-        "image_size": 112,
-        "patch_size": 14,
+        "model_type": "siglip_vision_model", "hidden_size": 128, "intermediate_size": 512,
+        "num_hidden_layers": 4, "image_size": 112, "patch_size": 14,
     },
-}
+}  # fmt: skip
 
 
 def test_a_config_of_ones_own_is_taken_by_all_commands(tmp_path: Path) -> None:

@@ -22,11 +22,7 @@ class Process:
             command or [COMMAND, *words],
             stderr=subprocess.PIPE,
             text=True,
-            env={
-                **os.environ,
-                "PYTHONPATH": os.pathsep.join([str(HERE), *sys.path]),
-                **variables,
-            },
+            env={**os.environ, "PYTHONPATH": os.pathsep.join([str(HERE), *sys.path]), **variables},
         )
         self.lines = []
         self.news = threading.Condition()

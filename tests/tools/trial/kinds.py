@@ -8,15 +8,7 @@ import torch
 from torch.utils.data import DataLoader, DistributedSampler, IterableDataset, WeightedRandomSampler
 
 import counterpoise as cp
-from tests.loader.auto.auto_data import (
-    Broken,
-    Pictures,
-    SomeBroken,
-    Texts,
-    join,
-    pad,
-    pad_both,
-)
+from tests.loader.auto.auto_data import Broken, Pictures, SomeBroken, Texts, join, pad, pad_both
 
 COUNT = 240
 

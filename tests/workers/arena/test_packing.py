@@ -25,25 +25,17 @@ NUMBERS = [
     *(torch.complex64, torch.complex128, torch.uint16),
 ]
 TENSORS = {
-    "whole": torch.arange(12).view(3, 4),
-    "number": torch.tensor(3.5),
+    "whole": torch.arange(12).view(3, 4), "number": torch.tensor(3.5),
     "bfloat16": torch.arange(9, dtype=torch.bfloat16).view(3, 3),
-    "complex": torch.tensor([1 + 2j, 3 - 1j]),
-    "flags": torch.tensor([True, False]),
-    "float8": torch.ones(4).to(torch.float8_e4m3fn),
-    "transposed": torch.arange(12).view(3, 4).t(),
+    "complex": torch.tensor([1 + 2j, 3 - 1j]), "flags": torch.tensor([True, False]),
+    "float8": torch.ones(4).to(torch.float8_e4m3fn), "transposed": torch.arange(12).view(3, 4).t(),
     "expanded": torch.arange(3).view(3, 1).expand(3, 5),
-    "gaps": torch.arange(40).view(4, 10)[:, 2:5],
-    "part": BASE[500:510],
-    "last": BASE[999],
-    "empty": torch.zeros(0, 3),
-    "sparse": torch.eye(3).to_sparse(),
-    "conjugate": torch.tensor([1 + 2j]).conj(),
-    "channels last": torch.arange(24.0)
+    "gaps": torch.arange(40).view(4, 10)[:, 2:5], "part": BASE[500:510], "last": BASE[999],
+    "empty": torch.zeros(0, 3), "sparse": torch.eye(3).to_sparse(),
+    "conjugate": torch.tensor([1 + 2j]).conj(), "channels last": torch.arange(24.0)
     .view(1, 2, 3, 4)
-    .contiguous(memory_format=torch.channels_last),
-    "parameter": torch.nn.Parameter(torch.ones(2)),
-}
+    .contiguous(memory_format=torch.channels_last), "parameter": torch.nn.Parameter(torch.ones(2)),
+}  # fmt: skip
 
 
 @pytest.mark.parametrize("name", TENSORS)

@@ -194,33 +194,16 @@ def framed(tree):
 @pytest.mark.parametrize(
     "tree",
     [
-        [],
-        ["lisp", 1],
-        {"a": 1},
-        b"bytes",
-        ["tensor", "qint8", [0]],
-        ["tensor", "float32", [-1]],
-        ["tensor", "float32", [True]],
-        ["tensor", "float32", [1] * 9],
+        [], ["lisp", 1], {"a": 1}, b"bytes", ["tensor", "qint8", [0]], ["tensor", "float32", [-1]],
+        ["tensor", "float32", [True]], ["tensor", "float32", [1] * 9],
         ["tensor", "float32", [0, 1 << 40, 1 << 40]],
-        ["tensor", "float32", [1 << 40, 1 << 40, 1 << 40]],
-        ["tensor", "float32", [1]],
-        ["tensor", "float32", [1000]],
-        ["tensor", ["float32"], [1]],
-        ["array", "|O", [0]],
-        ["array", "<f4", [0, 1 << 41]],
-        ["numbers", "<i8", 3],
-        ["numbers", "<i8", [1 << 40, 0]],
-        ["numbers", "<i8", []],
-        ["scalar", "<i8", [0]],
-        ["bytes", "3"],
-        ["str", 1 << 41],
-        ["dict", "a"],
-        ["dict", ["a"], 1],
-        ["dict", "a", 1, "a", 2],
-        ["dict", None, 1],
+        ["tensor", "float32", [1 << 40, 1 << 40, 1 << 40]], ["tensor", "float32", [1]],
+        ["tensor", "float32", [1000]], ["tensor", ["float32"], [1]], ["array", "|O", [0]],
+        ["array", "<f4", [0, 1 << 41]], ["numbers", "<i8", 3], ["numbers", "<i8", [1 << 40, 0]],
+        ["numbers", "<i8", []], ["scalar", "<i8", [0]], ["bytes", "3"], ["str", 1 << 41],
+        ["dict", "a"], ["dict", ["a"], 1], ["dict", "a", 1, "a", 2], ["dict", None, 1],
     ],
-)
+)  # fmt: skip
 def test_malformed_trees_are_refused(tree):
     for wrapped in (tree, ["list", tree], ["dict", "x", tree]):
         frames = framed(wrapped)

@@ -32,14 +32,11 @@ def test_what_can_travel_has_the_same_frames_as_over_the_network() -> None:
 @pytest.mark.parametrize(
     "tensor",
     [
-        torch.arange(3000).reshape(30, 100),
-        torch.arange(3000).reshape(30, 100).t(),
-        torch.randn(2000).to(torch.bfloat16),
-        torch.tensor(7),
-        torch.empty(0, 4),
+        torch.arange(3000).reshape(30, 100), torch.arange(3000).reshape(30, 100).t(),
+        torch.randn(2000).to(torch.bfloat16), torch.tensor(7), torch.empty(0, 4),
         torch.tensor([1 + 2j]).conj(),
     ],
-)
+)  # fmt: skip
 def test_an_objects_tensors_come_back_writable(tensor: torch.Tensor) -> None:
     record = there_and_back(Record(tensor))
     assert (record.label, record.more) == (3, {1, 2})

@@ -43,14 +43,8 @@ arrays = st.sampled_from(DTYPES).flatmap(
 )
 numbers = st.integers(-(2**63), 2**63 - 1) | st.floats()
 TENSORS = [
-    torch.bool,
-    torch.uint8,
-    torch.int32,
-    torch.int64,
-    torch.float16,
-    torch.bfloat16,
-    torch.float32,
-]
+    torch.bool, torch.uint8, torch.int32, torch.int64, torch.float16, torch.bfloat16, torch.float32,
+]  # fmt: skip
 
 
 @st.composite

@@ -194,11 +194,7 @@ def test_a_loader_collates_what_is_right(layout: Any, way: str) -> None:
 
 
 @pytest.mark.parametrize(
-    "kind",
-    [
-        "None",
-        *(pytest.param(k, marks=pytest.mark.long) for k in ("objects", "two types")),
-    ],
+    "kind", ["None", *(pytest.param(k, marks=pytest.mark.long) for k in ("objects", "two types"))]
 )
 @pytest.mark.parametrize("layout", LAYOUTS)
 def test_a_loader_says_what_it_cannot_collate(layout: Any, kind: str, way: str) -> None:

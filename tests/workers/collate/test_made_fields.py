@@ -38,14 +38,11 @@ def test_a_tokenizers_own_fields_change_nothing_of_the_batch(layout: str) -> Non
 @pytest.mark.parametrize(
     ("name", "value"),
     [
-        ("attention_mask", [1, 1, 0]),
-        ("attention_mask", [[1, 1, 1]]),
-        ("position_ids", [0, 1, 0]),
-        ("position_ids", np.zeros((3, 3), int)),
-        ("cu_seq_lens", [0, 2, 3]),
+        ("attention_mask", [1, 1, 0]), ("attention_mask", [[1, 1, 1]]), ("position_ids", [0, 1, 0]),
+        ("position_ids", np.zeros((3, 3), int)), ("cu_seq_lens", [0, 2, 3]),
         ("images_per_sample", 2),
     ],
-)
+)  # fmt: skip
 def test_one_that_says_otherwise_is_refused(layout: str, name: str, value: Any) -> None:
     with pytest.raises(ValueError, match=rf"sample 1 has {name} of its own.*another name"):
         COLLATE[layout]([tokenized(2), tokenized(3, **{name: value})])

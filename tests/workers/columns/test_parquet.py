@@ -299,15 +299,10 @@ def test_paths_that_leave_the_root_are_refused(name: str, tmp_path: Path, pictur
 @pytest.mark.parametrize(
     "odd",
     [
-        {"columns": 5},
-        {"images": [3]},
-        {"key": 3},
-        {"lengths": ["a"]},
-        {"media": 4},
-        {"cost": 1},
+        {"columns": 5}, {"images": [3]}, {"key": 3}, {"lengths": ["a"]}, {"media": 4}, {"cost": 1},
         {"x": 1},
     ],
-)
+)  # fmt: skip
 def test_descriptions_with_odd_values_are_refused(odd: dict[str, Any], tmp_path: Path) -> None:
     write(tmp_path / "a.parquet", {"text": ["hi"], "image": ["a.png"]})
     spec = {"source": "parquet", "pattern": ["a.parquet"], "transform": None, **odd}

@@ -37,11 +37,7 @@ from counterpoise.balancer.transport.sockets import (
     send,
 )
 from counterpoise.workers.codec.batches import decode_batch
-from counterpoise.workers.daemon.job_worker import (
-    RemoteWorker,
-    WorkerSetup,
-    open_remote_worker,
-)
+from counterpoise.workers.daemon.job_worker import RemoteWorker, WorkerSetup, open_remote_worker
 from counterpoise.workers.daemon.jobs import JobsWorker, ServedBalancer
 from counterpoise.workers.serving.frame_store import FrameStore
 from counterpoise.workers.serving.server import PullServer

@@ -126,8 +126,7 @@ def test_of_another_balancer_the_source_stays_open_and_nothing_is_kept() -> None
 
 
 @pytest.mark.parametrize(
-    "other",
-    [{"job": replace(job_of(), on_error="skip")}, {"layout": {"kind": "samples"}}],
+    "other", [{"job": replace(job_of(), on_error="skip")}, {"layout": {"kind": "samples"}}]
 )
 def test_another_job_is_opened_anew(other) -> None:
     worker = ScriptedWorker()
@@ -181,8 +180,7 @@ def test_parts_that_come_before_the_job_are_not_made() -> None:
 
 
 @pytest.mark.parametrize(
-    ("message", "said"),
-    [(PeerRejected("other data"), ["other data"]), (Bye(), [LeavePool(), ""])],
+    ("message", "said"), [(PeerRejected("other data"), ["other data"]), (Bye(), [LeavePool(), ""])]
 )
 def test_a_worker_ends_as_it_is_told(message, said) -> None:
     assert joined().hear(message) == said

@@ -96,18 +96,14 @@ def _gemma3n() -> Any:
 FAMILIES: dict[str, Callable[[], Any]] = {
     "qwen2_vl": lambda: _qwen("Qwen2VLProcessor"),
     "qwen2_5_vl": lambda: _qwen("Qwen2_5_VLProcessor"),
-    "qwen3_vl": lambda: _qwen("Qwen3VLProcessor"),
-    "llava_onevision": _llava_onevision,
-    "internvl": _internvl,
-    "qwen2_audio": lambda: _speech("Qwen2AudioProcessor"),
+    "qwen3_vl": lambda: _qwen("Qwen3VLProcessor"), "llava_onevision": _llava_onevision,
+    "internvl": _internvl, "qwen2_audio": lambda: _speech("Qwen2AudioProcessor"),
     "qwen2_audio_short": lambda: _speech("Qwen2AudioProcessor", chunk_length=1),
     "audioflamingo3": lambda: _speech("AudioFlamingo3Processor", audio_token="<|AUDIO|>"),
     "musicflamingo": lambda: _speech("MusicFlamingoProcessor", audio_token="<|AUDIO|>"),
     "glmasr": lambda: _speech("GlmAsrProcessor", audio_token="<|AUDIO|>"),
-    "qwen3_asr": lambda: _speech("Qwen3ASRProcessor"),
-    "qwen2_5_omni": _omni,
-    "gemma3n": _gemma3n,
-}
+    "qwen3_asr": lambda: _speech("Qwen3ASRProcessor"), "qwen2_5_omni": _omni, "gemma3n": _gemma3n,
+}  # fmt: skip
 VIDEO = ("qwen2_vl", "qwen2_5_vl", "qwen3_vl", "llava_onevision", "qwen2_5_omni")
 AUDIO = ("qwen2_audio", "audioflamingo3", "musicflamingo", "glmasr", "qwen3_asr", "qwen2_5_omni")
 # Their processors take one sound in a text.

@@ -290,19 +290,12 @@ def without_check(kind: Any) -> Any:
 FAMILIES: dict[str, Callable[[], Any]] = {
     "qwen2_vl": functools.partial(qwen, "Qwen2VLProcessor"),
     "qwen2_5_vl": functools.partial(qwen, "Qwen2_5_VLProcessor"),
-    "qwen3_vl": functools.partial(qwen, "Qwen3VLProcessor"),
-    "llava": llava,
-    "llava_next": llava_next,
-    "llava_onevision": llava_onevision,
-    "internvl": internvl,
-    "idefics3": idefics3,
-    "smolvlm": smolvlm,
-    "gemma3": gemma3,
-    "gemma3_crops": functools.partial(gemma3, pan_and_scan=True),
-    "paligemma": paligemma,
-    "pixtral": pixtral,
-    "mistral3": functools.partial(pixtral, merge=2),
-}
+    "qwen3_vl": functools.partial(qwen, "Qwen3VLProcessor"), "llava": llava,
+    "llava_next": llava_next, "llava_onevision": llava_onevision, "internvl": internvl,
+    "idefics3": idefics3, "smolvlm": smolvlm, "gemma3": gemma3,
+    "gemma3_crops": functools.partial(gemma3, pan_and_scan=True), "paligemma": paligemma,
+    "pixtral": pixtral, "mistral3": functools.partial(pixtral, merge=2),
+}  # fmt: skip
 
 
 def make(family: str) -> Any:

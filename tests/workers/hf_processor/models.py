@@ -102,10 +102,6 @@ def _qwen2_audio(words: int, processor: Any) -> Any:
 
 
 _MODELS = {
-    "qwen2_audio": _qwen2_audio,
-    "qwen2_5_vl": _qwen,
-    "llava": _llava,
-    "gemma3": _gemma3,
-    "internvl": _internvl,
-    "idefics3": _idefics3,
-}
+    "qwen2_audio": _qwen2_audio, "qwen2_5_vl": _qwen, "llava": _llava, "gemma3": _gemma3,
+    "internvl": _internvl, "idefics3": _idefics3,
+}  # fmt: skip

@@ -19,10 +19,7 @@ SAID = [
     {"role": "user", "content": [IMAGE, TEXT]},
     {"role": "assistant", "content": [{"type": "text", "text": "a cat"}]},
 ]
-LLAVA = [
-    {"from": "human", "value": "<image>what is it?"},
-    {"from": "gpt", "value": "a cat"},
-]
+LLAVA = [{"from": "human", "value": "<image>what is it?"}, {"from": "gpt", "value": "a cat"}]
 CAT = b"the cat's bytes"
 URL = "https://example.com/cat.jpg"
 
@@ -143,21 +140,15 @@ DATA_URL = f"data:image/png;base64,{base64.b64encode(BYTES).decode()}"
 @pytest.mark.parametrize(
     ("image", "record"),
     [
-        (PICTURE, {}),
-        (PIXELS, {}),
-        (BYTES, {}),
-        (io.BytesIO(BYTES), {}),
-        ({"bytes": BYTES, "path": None}, {}),
-        ({"bytes": None, "path": "in/cat.png"}, {}),
-        (DATA_URL, {}),
-        ("in/cat.png", {}),
-        (Path("in/cat.png"), {}),
+        (PICTURE, {}), (PIXELS, {}), (BYTES, {}), (io.BytesIO(BYTES), {}),
+        ({"bytes": BYTES, "path": None}, {}), ({"bytes": None, "path": "in/cat.png"}, {}),
+        (DATA_URL, {}), ("in/cat.png", {}), (Path("in/cat.png"), {}),
         ("img0.png", {"__key__": "a/p7", "img0.png": BYTES}),
         ("a/p7.img0.png", {"__key__": "a/p7", "img0.png": BYTES}),
         ("p7.IMG0.png", {"__key__": "a/p7", "img0.png": BYTES}),
         (URL, {"__key__": "a", URL: BYTES}),
     ],
-)
+)  # fmt: skip
 def test_images_of_all_kinds_are_the_same_pixels(image, record, tmp_path):
     (tmp_path / "in").mkdir()
     (tmp_path / "in/cat.png").write_bytes(BYTES)
@@ -180,17 +171,14 @@ def test_files_are_upright():
     ("image", "message"),
     [
         (URL, "is at 'https://example.com/cat.jpg', and nothing is fetched"),
-        ("s3://bucket/cat.jpg", "nothing is fetched"),
-        ("cat.png", "there is none below"),
-        ("../secret.png", "which is not below"),
-        ("/etc/passwd", "which is not below"),
+        ("s3://bucket/cat.jpg", "nothing is fetched"), ("cat.png", "there is none below"),
+        ("../secret.png", "which is not below"), ("/etc/passwd", "which is not below"),
         ("data:image/png;base64,@@@", "is no base64"),
         (7, "an image is a int; known are Pillow's images"),
-        (PIXELS.astype(np.float32), "needed is uint8"),
-        (b"no image", "UnidentifiedImageError"),
+        (PIXELS.astype(np.float32), "needed is uint8"), (b"no image", "UnidentifiedImageError"),
         (file_of(Image.new("RGB", (11, 11))), "over the limit of 100 pixels"),
     ],
-)
+)  # fmt: skip
 def test_an_image_that_cannot_be_opened_says_why(image, message, tmp_path):
     for look in (open_pixels, read_size):
         with pytest.raises(ValueError, match=message):

@@ -18,12 +18,9 @@ STEPS, SAMPLES = 8, 3
 # Gemma 3 sees an image's tokens in both directions, and samples of a pack too: its batches are
 # padded, by the processor itself.
 WAYS = [
-    ("qwen2_5_vl", "packed"),
-    ("llava", "packed"),
-    ("internvl", "packed"),
-    ("idefics3", "packed"),
+    ("qwen2_5_vl", "packed"), ("llava", "packed"), ("internvl", "packed"), ("idefics3", "packed"),
     ("gemma3", "torch"),
-]
+]  # fmt: skip
 IDEFICS_ROWS = ("pixel_values", "pixel_attention_mask")
 
 

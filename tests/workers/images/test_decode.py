@@ -40,13 +40,10 @@ def _levels(data, **options):
 @pytest.mark.parametrize(
     ("format", "options"),
     [
-        ("JPEG", {}),
-        ("PNG", {}),
-        ("WEBP", {"lossless": True}),
-        ("TIFF", {}),
+        ("JPEG", {}), ("PNG", {}), ("WEBP", {"lossless": True}), ("TIFF", {}),
         ("TIFF", {"compression": "tiff_lzw"}),
     ],
-)
+)  # fmt: skip
 def test_orientation_is_honoured_in_size_and_pixels(picture, format, options, orientation):  # noqa: A002
     if options.get("compression") and orientation not in range(1, 9):
         pytest.skip("libtiff does not write invalid orientations")

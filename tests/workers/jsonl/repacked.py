@@ -87,8 +87,5 @@ def as_openai(source: TarDataset, folder: Path) -> Path:
 
 
 FORMS: dict[str, Callable[[TarDataset, Path], Path]] = {
-    "lines": as_lines,
-    "array": as_array,
-    "object": as_object,
-    "openai": as_openai,
-}
+    "lines": as_lines, "array": as_array, "object": as_object, "openai": as_openai,
+}  # fmt: skip

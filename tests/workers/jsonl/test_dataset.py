@@ -241,20 +241,12 @@ def test_media_are_read_beside_the_records(tree, name, has_root):
 
 
 REFUSED = {
-    "../c.png": "leaves .*set",
-    "images/../../c.png": "leaves .*set",
-    "/etc/passwd": "leaves .*set",
+    "../c.png": "leaves .*set", "images/../../c.png": "leaves .*set", "/etc/passwd": "leaves .*set",
     "https://example.com/a.png": "is a URL, and nothing is fetched",
-    "file:///etc/passwd": "is a URL",
-    "images": "is no (plain )?file",
-    "pipe.png": "is no plain file",
-    "": "is '': needed is a path",
-    ".": "leaves",
-    "a\0.png": "null",
-    "x" * 5000: "is no file",
-    "b.png/x.png": "is no file",
-    "\ud800.png": "surrogates|is no file",
-}
+    "file:///etc/passwd": "is a URL", "images": "is no (plain )?file",
+    "pipe.png": "is no plain file", "": "is '': needed is a path", ".": "leaves", "a\0.png": "null",
+    "x" * 5000: "is no file", "b.png/x.png": "is no file", "\ud800.png": "surrogates|is no file",
+}  # fmt: skip
 
 
 @pytest.mark.parametrize("has_root", [False, True])
@@ -325,11 +317,7 @@ def test_half_a_character_in_a_key_is_written_out(tmp_path):
     keys = ["a", "\\ud800", "é", "b\\udfff"]
     assert [source.key(index) for index in range(len(ids))] == keys
     balance = counterpoise.Balance(budgets={"tokens": 9}, samples_per_step=2)
-    balanced = {
-        "balance": balance,
-        "ranks": Ranks(virtual=1),
-        "cost": {"tokens": [1] * len(ids)},
-    }
+    balanced = {"balance": balance, "ranks": Ranks(virtual=1), "cost": {"tokens": [1] * len(ids)}}
     for more in ({"batch_size": 2}, balanced):
         loader = counterpoise.DataLoader(
             source, shuffle=True, on_error="skip", collate_fn=list, **more

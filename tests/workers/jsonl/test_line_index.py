@@ -40,12 +40,9 @@ def file(tmp_path):
 
 @settings(max_examples=40)
 @given(
-    found=RECORDS,
-    begin=st.sampled_from([b"", BOM]),
-    end=st.sampled_from([b"\n", b"\r\n", b"\n\n \n"]),
-    escaped=st.booleans(),
-    is_torn=st.booleans(),
-)
+    found=RECORDS, begin=st.sampled_from([b"", BOM]),
+    end=st.sampled_from([b"\n", b"\r\n", b"\n\n \n"]), escaped=st.booleans(), is_torn=st.booleans(),
+)  # fmt: skip
 def test_each_line_that_is_not_blank_is_a_record(
     tmp_path_factory, found, begin, end, escaped, is_torn
 ):

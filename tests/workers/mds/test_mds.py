@@ -60,16 +60,12 @@ def test_samples_are_in_order_and_in_the_form_of_a_tars(folder: Path, picture: A
 @pytest.mark.parametrize(
     ("encoding", "value", "found"),
     [
-        ("str", "hé".encode(), "hé"),
-        ("int", np.int64(-3).tobytes(), -3),
-        ("uint8", b"\xff", 255),
-        ("int16", np.int16(-2).tobytes(), -2),
-        ("float32", np.float32(0.5).tobytes(), 0.5),
-        ("str_int", b"100000000000000000000", 10**20),
-        ("str_float", b"1e-3", 0.001),
+        ("str", "hé".encode(), "hé"), ("int", np.int64(-3).tobytes(), -3), ("uint8", b"\xff", 255),
+        ("int16", np.int16(-2).tobytes(), -2), ("float32", np.float32(0.5).tobytes(), 0.5),
+        ("str_int", b"100000000000000000000", 10**20), ("str_float", b"1e-3", 0.001),
         ("json", b'{"a": [1]}', {"a": [1]}),
     ],
-)
+)  # fmt: skip
 def test_values_are_fields_of_the_json_member(
     tmp_path: Path, encoding: str, value: bytes, found: Any
 ) -> None:
@@ -149,13 +145,9 @@ def test_bytes_have_to_be_called_images(tmp_path: Path, picture: Any) -> None:
 @pytest.mark.parametrize(
     ("encoding", "value", "why"),
     [
-        ("str", b"\xff", "decode"),
-        ("str_int", b"x", "x"),
-        ("str_decimal", b"x", "no number"),
-        ("json", b"[", "JSONDecodeError"),
-        ("json", b"[" * 100_000, "RecursionError"),
-        ("ndarray", b"", "no array"),
-        ("ndarray", bytes([77, 4, 1]), "no array"),
+        ("str", b"\xff", "decode"), ("str_int", b"x", "x"), ("str_decimal", b"x", "no number"),
+        ("json", b"[", "JSONDecodeError"), ("json", b"[" * 100_000, "RecursionError"),
+        ("ndarray", b"", "no array"), ("ndarray", bytes([77, 4, 1]), "no array"),
         ("ndarray", bytes([8, 4 << 2 | 3, *(b"\xff" * 32)]), "no array"),
         ("ndarray:int16:2,3", bytes(5), "no array"),
         ("pil", np.array([1 << 31, 1 << 31, 1], np.uint32).tobytes() + b"L", "not the pixels"),
@@ -165,7 +157,7 @@ def test_bytes_have_to_be_called_images(tmp_path: Path, picture: Any) -> None:
         ("list[jpeg]", np.array([0, 1, 9], np.uint32).tobytes(), "not those of"),
         ("jpeg_array", b"", "no lengths|lengths of|not those of"),
     ],
-)
+)  # fmt: skip
 def test_damaged_values_name_sample_and_column(
     tmp_path: Path, encoding: str, value: bytes, why: str
 ) -> None:

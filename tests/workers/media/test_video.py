@@ -17,12 +17,9 @@ from counterpoise.workers.media import video as module
 from tests.workers.media.making import COUNT, FPS, audio, numbers, video
 
 RULES = [
-    FrameRule(fps=2),
-    FrameRule(fps=3.3, max_frames=9, multiple=2),
-    FrameRule(frames=7),
-    FrameRule(fps=1000),
-    FrameRule(fps=0.01, min_frames=4),
-]
+    FrameRule(fps=2), FrameRule(fps=3.3, max_frames=9, multiple=2), FrameRule(frames=7),
+    FrameRule(fps=1000), FrameRule(fps=0.01, min_frames=4),
+]  # fmt: skip
 
 
 def probed(data: Any, rule: FrameRule, **given: Any) -> tuple[int, int, int, int]:
@@ -229,8 +226,7 @@ def test_a_header_that_lies_makes_nothing_be_allocated() -> None:
 
 @pytest.mark.parametrize("text", [
     "#EXTM3U\n#EXT-X-TARGETDURATION:9\n#EXTINF:9,\n/etc/passwd\n#EXT-X-ENDLIST\n",
-    "ffconcat version 1.0\nfile /etc/passwd\n",
-    "no video at all" * 99,
+    "ffconcat version 1.0\nfile /etc/passwd\n", "no video at all" * 99,
 ])  # fmt: skip
 def test_files_that_name_others_are_no_videos(text: str) -> None:
     with pytest.raises(MediaError, match=r"^x: "):

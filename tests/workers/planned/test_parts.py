@@ -171,13 +171,7 @@ def test_a_sample_that_cannot_travel_is_named_with_its_field():
 
 
 @pytest.mark.parametrize(
-    ("form", "task"),
-    [
-        (BATCH, (1, 0, 0)),
-        (COSTS, (0, 0, 0, 1)),
-        ("tea", (0, 0, 0)),
-        (BATCH, ()),
-    ],
+    ("form", "task"), [(BATCH, (1, 0, 0)), (COSTS, (0, 0, 0, 1)), ("tea", (0, 0, 0)), (BATCH, ())]
 )
 def test_a_form_that_does_not_fit_its_task_is_broken(form, task):
     message, _ = do_part(reader_of(Numbers()), DoPart(3, form, task), 7)

@@ -51,8 +51,7 @@ def ask(trainer: "zmq.Socket[bytes]", request: PullFrames) -> Answer:
 
 
 @pytest.mark.parametrize(
-    ("named", "expected"),
-    [((), FRAMES), ((2, 0), [b"tail", b"head"]), ((1,), [FRAMES[1]])],
+    ("named", "expected"), [((), FRAMES), ((2, 0), [b"tail", b"head"]), ((1,), [FRAMES[1]])]
 )
 def test_a_trainer_gets_the_frames_that_it_names(trainer, named, expected) -> None:
     answer = ask(trainer, PullFrames(1, TOKEN, SERIAL, named))

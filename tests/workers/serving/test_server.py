@@ -64,10 +64,7 @@ def test_on_one_host_ranks_pull_over_a_unix_socket(context, tmp_path) -> None:
 
 
 def test_a_message_that_is_no_request_is_not_answered(context) -> None:
-    with (
-        serving() as made,
-        connect(context, made.endpoint, b"rank", password=SECRET) as rank,
-    ):
+    with serving() as made, connect(context, made.endpoint, b"rank", password=SECRET) as rank:
         send(rank, ListJobs())
         rank.send_multipart([b"nonsense", b"and more"])
         assert ask(rank, REQUEST) == ANSWER

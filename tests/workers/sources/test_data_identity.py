@@ -25,14 +25,10 @@ class Marked:
 @pytest.mark.parametrize(
     "other",
     [
-        TEXTS[1:] + TEXTS[:1],
-        [*TEXTS[:-1], "another"],
-        tuple(TEXTS),
-        Subset(TEXTS, range(200)),
-        ConcatDataset([TEXTS]),
-        NUMBERS,
+        TEXTS[1:] + TEXTS[:1], [*TEXTS[:-1], "another"], tuple(TEXTS), Subset(TEXTS, range(200)),
+        ConcatDataset([TEXTS]), NUMBERS,
     ],
-)
+)  # fmt: skip
 def test_other_lists_are_other_data(other: Any) -> None:
     known = KnownData(TEXTS, 200, str)
     for name in ("identity", "rank_identity"):

@@ -52,25 +52,13 @@ def test_no_secret_is_shown(text):
 @pytest.mark.parametrize(
     "text",
     [
-        "s3://bucket/../other/a.tar",
-        "s3://bucket/a/./b.tar",
-        "s3://bucket//a.tar",
-        "s3://bucket/a//b.tar",
-        "gs://bucket/a//",
-        "https://host/%2e%2e/a.tar",
-        "s3:///a.tar",
-        "s3://-bucket/a.tar",
-        "http://ho st/a.tar",
-        "http://host\n/a.tar",
-        "http://host/a\x00.tar",
-        "simplecache::s3://bucket/a.tar",
-        "file:///etc/passwd",
-        "memory://a.tar",
-        "pipe:cat a.tar",
-        "https://host:123456/a.tar",
-        "https://host/" + "a" * 9000,
+        "s3://bucket/../other/a.tar", "s3://bucket/a/./b.tar", "s3://bucket//a.tar",
+        "s3://bucket/a//b.tar", "gs://bucket/a//", "https://host/%2e%2e/a.tar", "s3:///a.tar",
+        "s3://-bucket/a.tar", "http://ho st/a.tar", "http://host\n/a.tar", "http://host/a\x00.tar",
+        "simplecache::s3://bucket/a.tar", "file:///etc/passwd", "memory://a.tar", "pipe:cat a.tar",
+        "https://host:123456/a.tar", "https://host/" + "a" * 9000,
     ],
-)
+)  # fmt: skip
 def test_what_cannot_be_read_is_one_short_line(text):
     with pytest.raises(ValueError, match=r"is malformed|is no local path") as found:
         checked_url(text)
@@ -86,18 +74,13 @@ def test_a_user_s_own_process_reads_any_url(restricted):
 @pytest.mark.parametrize(
     ("url", "good"),
     [
-        ("s3://bucket/train/a.tar", True),
-        ("s3://bucket/train", True),
-        ("s3://bucket/training/a.tar", False),
-        ("s3://bucket/a.tar", False),
-        ("s3://bucket2/train/a.tar", False),
-        ("gs://bucket/train/a.tar", False),
-        ("https://host/a.tar", True),
-        ("https://host.evil.org/a.tar", False),
-        ("https://host:8443/a.tar", False),
-        ("http://host/a.tar", False),
+        ("s3://bucket/train/a.tar", True), ("s3://bucket/train", True),
+        ("s3://bucket/training/a.tar", False), ("s3://bucket/a.tar", False),
+        ("s3://bucket2/train/a.tar", False), ("gs://bucket/train/a.tar", False),
+        ("https://host/a.tar", True), ("https://host.evil.org/a.tar", False),
+        ("https://host:8443/a.tar", False), ("http://host/a.tar", False),
     ],
-)
+)  # fmt: skip
 def test_a_worker_reads_below_its_prefixes(restricted, url, good):
     restricted(["s3://bucket/train", "https://host/"])
     if good:
@@ -108,15 +91,9 @@ def test_a_worker_reads_below_its_prefixes(restricted, url, good):
 
 
 METADATA = [
-    "169.254.169.254",
-    "169.254.170.2",
-    "fe80::1",
-    "fd00:ec2::254",
-    "::ffff:169.254.169.254",
-    "64:ff9b::a9fe:a9fe",
-    "2002:a9fe:a9fe::1",
-    "100.100.100.200",
-]
+    "169.254.169.254", "169.254.170.2", "fe80::1", "fd00:ec2::254", "::ffff:169.254.169.254",
+    "64:ff9b::a9fe:a9fe", "2002:a9fe:a9fe::1", "100.100.100.200",
+]  # fmt: skip
 
 
 @pytest.mark.parametrize("address", METADATA)

@@ -68,8 +68,7 @@ def test_it_is_a_source_and_a_torch_dataset(texts):
 
 def test_without_a_transform_members_are_decoded(shard, picture):
     path = shard(
-        "a.tar",
-        {"k.jpg": picture(9, 7, "JPEG"), "k.json": {"n": 1}, "k.cls": b"3", "k.bin": b"\0"},
+        "a.tar", {"k.jpg": picture(9, 7, "JPEG"), "k.json": {"n": 1}, "k.cls": b"3", "k.bin": b"\0"}
     )
     dataset = TarDataset(path)
     sample = dataset[0]

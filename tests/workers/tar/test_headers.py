@@ -93,13 +93,9 @@ def outcome(path: Path) -> object:
 
 
 @given(
-    members=MEMBERS,
-    kind=st.sampled_from(FORMATS),
-    names=st.sampled_from(["", "x" * 130]),
-    cut=st.integers(0, 12000),
-    spot=st.integers(0, 12000),
-    noise=st.binary(max_size=4),
-)
+    members=MEMBERS, kind=st.sampled_from(FORMATS), names=st.sampled_from(["", "x" * 130]),
+    cut=st.integers(0, 12000), spot=st.integers(0, 12000), noise=st.binary(max_size=4),
+)  # fmt: skip
 def test_a_scan_ends_as_one_by_tarfile_alone(
     tmp_path_factory, members, kind, names, cut, spot, noise
 ):

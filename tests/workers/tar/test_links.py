@@ -37,17 +37,12 @@ def written(path, *members, form=tarfile.PAX_FORMAT):
 @pytest.mark.parametrize(
     ("name", "kind", "target"),
     [
-        ("d/b.txt", HARD, "d/a.txt"),
-        ("./d/b.txt", HARD, "./d/a.txt"),
-        ("d/b.txt", SOFT, "a.txt"),
-        ("d/b.txt", SOFT, "./x/../a.txt"),
-        ("e/f/b.txt", SOFT, "../../d/a.txt"),
-        ("b.txt", SOFT, "blobs/0a1b"),
-        ("folder/b.txt", SOFT, "../d/a.txt"),
-        ("b.txt", SOFT, "/absolute"),
-        ("n" * 90 + "/b.txt", HARD, "x" * 90),
+        ("d/b.txt", HARD, "d/a.txt"), ("./d/b.txt", HARD, "./d/a.txt"), ("d/b.txt", SOFT, "a.txt"),
+        ("d/b.txt", SOFT, "./x/../a.txt"), ("e/f/b.txt", SOFT, "../../d/a.txt"),
+        ("b.txt", SOFT, "blobs/0a1b"), ("folder/b.txt", SOFT, "../d/a.txt"),
+        ("b.txt", SOFT, "/absolute"), ("n" * 90 + "/b.txt", HARD, "x" * 90),
     ],
-)
+)  # fmt: skip
 @pytest.mark.parametrize("late", [False, True])
 def test_a_link_has_the_bytes_of_what_it_stands_for(tmp_path, name, kind, target, form, late):
     places = [
@@ -73,15 +68,11 @@ def test_bytes_of_any_size_are_read_over_a_link(tmp_path, size):
 @pytest.mark.parametrize(
     ("kind", "target", "told"),
     [
-        (HARD, "base/a.txt", "'base/a.txt'"),
-        (SOFT, "/etc/passwd", "'/etc/passwd'"),
-        (SOFT, "../../secret", "'../../secret'"),
-        (SOFT, "b.txt", "'b.txt'"),
-        (SOFT, "circle", "'circle'"),
-        (HARD, "", "'.'"),
-        (SOFT, "A.TXT", "'A.TXT'"),
+        (HARD, "base/a.txt", "'base/a.txt'"), (SOFT, "/etc/passwd", "'/etc/passwd'"),
+        (SOFT, "../../secret", "'../../secret'"), (SOFT, "b.txt", "'b.txt'"),
+        (SOFT, "circle", "'circle'"), (HARD, "", "'.'"), (SOFT, "A.TXT", "'A.TXT'"),
     ],
-)
+)  # fmt: skip
 def test_a_link_to_no_member_is_a_sample_that_cannot_be_used(tmp_path, kind, target, told):
     around = ("circle", SOFT, "circle2"), ("circle2", SOFT, "circle")
     path = written(tmp_path / "a.tar", ("b.txt", kind, target), ("b.cls", b"77"), *around)

@@ -37,14 +37,11 @@ def folder(tmp_path):
 @pytest.mark.parametrize(
     "form",
     [
-        ["--format=gnu"],
-        ["--format=oldgnu"],
-        ["--format=pax", "--sparse-version=0.0"],
-        ["--format=pax", "--sparse-version=0.1"],
-        ["--format=pax", "--sparse-version=1.0"],
+        ["--format=gnu"], ["--format=oldgnu"], ["--format=pax", "--sparse-version=0.0"],
+        ["--format=pax", "--sparse-version=0.1"], ["--format=pax", "--sparse-version=1.0"],
     ],
     ids=lambda form: form[-1].removeprefix("--"),
-)
+)  # fmt: skip
 def test_a_sparse_member_is_named_and_all_others_are_read(folder, form):
     path = folder / "a.tar"
     tar(folder, "--sparse", *form, "-cf", path, "d/a.txt", "d/b.npy", "d/c.txt")

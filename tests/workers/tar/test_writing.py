@@ -65,14 +65,10 @@ def test_arrays_come_back(value: np.ndarray) -> None:
 @pytest.mark.parametrize(
     "raw",
     [
-        {"a": object()},
-        {"a": np.array([object()])},
-        {"a.pkl": b""},
-        {"A": 1, "a": 2},
-        {"__a": 1},
+        {"a": object()}, {"a": np.array([object()])}, {"a.pkl": b""}, {"A": 1, "a": 2}, {"__a": 1},
         {},
     ],
-)
+)  # fmt: skip
 def test_what_a_shard_cannot_hold_is_refused(raw: dict[str, Any]) -> None:
     with pytest.raises(ValueError, match=r"written|refused|another field"):
         encode_sample(raw)

@@ -6,12 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from counterpoise.workers.sources.labels import IGNORED
-from counterpoise.workers.vision_language.token_layout import (
-    ByteTokenizer,
-    Markup,
-    Turn,
-    lay_out,
-)
+from counterpoise.workers.vision_language.token_layout import ByteTokenizer, Markup, Turn, lay_out
 
 T = ByteTokenizer()
 MARKUP = Markup(T.image_id, (T.bos_id,), (T.eos_id,), (T.human_id,), (T.assistant_id,))

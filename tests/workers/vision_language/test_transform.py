@@ -38,14 +38,7 @@ def _cost(sample):
     orientation=st.integers(1, 8),
 )
 def test_a_probed_cost_is_what_decoding_turns_out(
-    picture,
-    sizes,
-    texts,
-    placed,
-    form,
-    kind,
-    thumbnail,
-    orientation,
+    picture, sizes, texts, placed, form, kind, thumbnail, orientation
 ):
     exif = Image.Exif()
     exif[0x0112] = orientation
@@ -208,19 +201,11 @@ def test_a_tokenizer_that_returns_no_ids_is_refused_with_the_form_that_does():
 @pytest.mark.parametrize(
     "found",
     [
-        [1.0, 2.0],
-        torch.tensor([1.0]),
-        np.array([[1, 2]]),
-        [[1], [2, 3]],
-        [1, None],
-        "12",
-        None,
-        np.array([True]),
-        [1 << 31],
-        torch.ones(1, requires_grad=True),
+        [1.0, 2.0], torch.tensor([1.0]), np.array([[1, 2]]), [[1], [2, 3]], [1, None], "12", None,
+        np.array([True]), [1 << 31], torch.ones(1, requires_grad=True),
     ],
     ids=lambda found: type(found).__name__,
-)
+)  # fmt: skip
 def test_what_is_no_list_of_ids_is_an_error_that_names_sample_and_tokenizer(found):
     transform = VisionLanguage(tokenizer=lambda _: found, image_token_id=9)
     for use in (transform, transform.probe):

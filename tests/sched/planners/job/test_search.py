@@ -21,11 +21,7 @@ from counterpoise.sched.planners.orchestration.models import make_modules
 from counterpoise.sched.planners.orchestration.simulated import plan_layouts
 from counterpoise.sched.planners.orchestration.units import OrchestrationProblem
 from counterpoise.sched.planners.recompute import modelled_stages, plan_recompute
-from counterpoise.sched.planners.stage_split import (
-    balanced_partition,
-    even_stages,
-    step_timer,
-)
+from counterpoise.sched.planners.stage_split import balanced_partition, even_stages, step_timer
 from tests.sched.planners.job.random_jobs import a_job, every_plan
 
 KEEP = 4

@@ -176,11 +176,7 @@ def save_unclear(_rank: int) -> str:
     rank = mesh["pp"].get_local_rank()
     stages = make_stages(WORLD)
     pipe = Pipeline(
-        mesh,
-        schedule="1f1b",
-        stages={rank: stages[rank].float()},
-        hidden=HIDDEN,
-        loss=mean_loss,
+        mesh, schedule="1f1b", stages={rank: stages[rank].float()}, hidden=HIDDEN, loss=mean_loss
     )
     try:
         with pytest.raises(ValueError, match="name a stage's tensors as in the whole") as found:

@@ -26,13 +26,10 @@ from tests.sched.runtime.pool import Pool
 TOLERANCE = 1e-6
 NAMES = ("gpipe", "1f1b", "zb-h1", "zbv", "interleaved", "1f1b-alg2")
 SOME = (
-    TravelSetting("1f1b", 2),
-    TravelSetting("zbv", 4),
-    TravelSetting("1f1b-alg2", 2),
+    TravelSetting("1f1b", 2), TravelSetting("zbv", 4), TravelSetting("1f1b-alg2", 2),
     TravelSetting("zb-h1", 2, frozen="stages", stage_merges=True),
-    TravelSetting("1f1b", 4, frozen="encoder"),
-    TravelSetting("1f1b", 2, sized=True),
-)
+    TravelSetting("1f1b", 4, frozen="encoder"), TravelSetting("1f1b", 2, sized=True),
+)  # fmt: skip
 EVERY = [
     TravelSetting(name, ranks, frozen)
     for name, ranks, frozen in product(NAMES, (2, 4), ("", "encoder", "stages"))
@@ -84,11 +81,7 @@ def _encoded(rank: int, setting: TravelSetting) -> tuple[int, bool, bool]:
     pipe.step(without_pixels(step, keep=0 in mine))
     saved = [name for name, _ in pipe.held().saved()]
     pipe.close()
-    return (
-        sum(rows),
-        "encoders.vision." in saved,
-        "pixel_values" in pipe.fields(pipe.rank),
-    )
+    return (sum(rows), "encoders.vision." in saved, "pixel_values" in pipe.fields(pipe.rank))
 
 
 # One process, without torch.distributed, is a job of one rank.

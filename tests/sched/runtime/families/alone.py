@@ -5,13 +5,7 @@ from typing import Any
 
 import torch
 
-from counterpoise.sched.runtime import (
-    Adapted,
-    Pipeline,
-    adapt,
-    load_checkpoint,
-    save_checkpoint,
-)
+from counterpoise.sched.runtime import Adapted, Pipeline, adapt, load_checkpoint, save_checkpoint
 from tests.sched.runtime.families.models import make
 from tests.sched.runtime.families.training import (
     Setting,

@@ -11,17 +11,10 @@ HIDDEN = 16
 WORDS, IMAGE = 64, 60
 WINDOW = 3
 SIZES: dict[str, Any] = {
-    "vocab_size": WORDS,
-    "hidden_size": HIDDEN,
-    "intermediate_size": 32,
-    "num_hidden_layers": 4,
-    "num_attention_heads": 2,
-    "num_key_value_heads": 1,
-    "max_position_embeddings": 64,
-    "pad_token_id": 0,
-    "bos_token_id": 1,
-    "eos_token_id": 2,
-}
+    "vocab_size": WORDS, "hidden_size": HIDDEN, "intermediate_size": 32, "num_hidden_layers": 4,
+    "num_attention_heads": 2, "num_key_value_heads": 1, "max_position_embeddings": 64,
+    "pad_token_id": 0, "bos_token_id": 1, "eos_token_id": 2,
+}  # fmt: skip
 HEAD = {"head_dim": 8}
 WINDOWS = {"use_sliding_window": True, "sliding_window": WINDOW, "max_window_layers": 2}
 EXPERTS: dict[str, Any] = {"num_experts": 4, "num_experts_per_tok": 2, "moe_intermediate_size": 16}
@@ -45,11 +38,7 @@ TEXT: dict[str, dict[str, Any]] = {
     | {"final_logit_softcapping": 2.0, "layer_types": ["sliding_attention", "full_attention"] * 2},
     "gpt2": GPT2,
     "gpt_neox": {},
-    "granite": {
-        "embedding_multiplier": 12.0,
-        "logits_scaling": 8.0,
-        "residual_multiplier": 0.2,
-    },
+    "granite": {"embedding_multiplier": 12.0, "logits_scaling": 8.0, "residual_multiplier": 0.2},
     "llama": {},
     "mistral": {"sliding_window": WINDOW},
     "mixtral": EXPERTS | {"sliding_window": WINDOW, "num_local_experts": 4},
@@ -98,31 +87,22 @@ IMAGES: dict[str, Pictures] = {
         {
             "text_config": LLAMA,
             "vision_config": TOWER | {"model_type": "clip_vision_model", "patch_size": 4},
-            "image_token_id": IMAGE,
-            "image_token_index": IMAGE,
+            "image_token_id": IMAGE, "image_token_index": IMAGE,
         }
     ),
     "qwen2_vl": _patched(MROPE, {"depth": 2, "embed_dim": 16, "hidden_size": HIDDEN}),
     "qwen2_5_vl": _patched(
         MROPE,
         {
-            "depth": 2,
-            "hidden_size": 16,
-            "out_hidden_size": HIDDEN,
-            "intermediate_size": 32,
-            "window_size": 8,
-            "fullatt_block_indexes": [1],
+            "depth": 2, "hidden_size": 16, "out_hidden_size": HIDDEN, "intermediate_size": 32,
+            "window_size": 8, "fullatt_block_indexes": [1],
         },
     ),
     "qwen3_vl": _patched(
         MROPE | HEAD,
         {
-            "depth": 3,
-            "hidden_size": 16,
-            "out_hidden_size": HIDDEN,
-            "intermediate_size": 32,
-            "deepstack_visual_indexes": [0, 1],
-            "num_position_embeddings": 16,
+            "depth": 3, "hidden_size": 16, "out_hidden_size": HIDDEN, "intermediate_size": 32,
+            "deepstack_visual_indexes": [0, 1], "num_position_embeddings": 16,
         },
     ),
     "internvl": Pictures(
@@ -134,15 +114,12 @@ IMAGES: dict[str, Pictures] = {
     ),
     "smolvlm": Pictures(
         {
-            "text_config": LLAMA,
-            "vision_config": TOWER | {"patch_size": 2},
-            "image_token_id": IMAGE,
-            "scale_factor": 2,
-            "pad_token_id": 0,
+            "text_config": LLAMA, "vision_config": TOWER | {"patch_size": 2},
+            "image_token_id": IMAGE, "scale_factor": 2, "pad_token_id": 0,
         },
         masked=True,
     ),
-}
+}  # fmt: skip
 
 
 def make(kind: str, *, tied: bool = True, **more: Any) -> Any:

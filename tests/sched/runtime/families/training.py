@@ -19,11 +19,8 @@ from tests.sched.runtime.pool import WORLD, make_mesh
 
 # Of each microbatch of a replica: the lengths of its samples, and their images.
 PACKS: tuple[tuple[tuple[int, ...], tuple[int, ...]], ...] = (
-    ((5, 3), (1, 0)),
-    ((2, 7), (0, 0)),
-    ((4, 4, 2), (0, 2, 1)),
-    ((3,), (0,)),
-)
+    ((5, 3), (1, 0)), ((2, 7), (0, 0)), ((4, 4, 2), (0, 2, 1)), ((3,), (0,)),
+)  # fmt: skip
 SMALL = 1e-2
 
 

@@ -147,11 +147,7 @@ class Reversible(torch.autograd.Function):
     def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, ...]:
         with torch.enable_grad():
             y = torch.tanh(ctx.layer(ctx.x)) if ctx.kept is None else ctx.kept
-        return (
-            None,
-            None,
-            *torch.autograd.grad(y, (ctx.x, *ctx.layer.parameters()), gradient),
-        )
+        return (None, None, *torch.autograd.grad(y, (ctx.x, *ctx.layer.parameters()), gradient))
 
 
 def reversible(s: Stage, x: Tensor, keep: bool = False) -> Tensor:
@@ -171,33 +167,10 @@ def checkpointed(run: Forward, reentrant: bool = False) -> Forward:
 
 
 FORWARDS: tuple[Forward, ...] = (
-    forces,
-    penalty,
-    through,
-    third_order,
-    inner_step,
-    inner_step_first_order,
-    own_backward,
-    hessian,
-    jacobian,
-    vmapped,
-    vmapped_gradient,
-    forward_mode,
-    dual_numbers,
-    functional,
-    shared,
-    equilibrium,
-    compiled,
-    offloaded,
-    reversible,
-    reversible_kept,
-    checkpointed(penalty),
-    checkpointed(forces),
-    checkpointed(inner_step_first_order),
-    checkpointed(own_backward),
-    checkpointed(vmapped),
-    checkpointed(reversible_kept),
-    checkpointed(vmapped, reentrant=True),
-    checkpointed(reversible, reentrant=True),
-    checkpointed(shared, reentrant=True),
-)
+    forces, penalty, through, third_order, inner_step, inner_step_first_order, own_backward,
+    hessian, jacobian, vmapped, vmapped_gradient, forward_mode, dual_numbers, functional, shared,
+    equilibrium, compiled, offloaded, reversible, reversible_kept, checkpointed(penalty),
+    checkpointed(forces), checkpointed(inner_step_first_order), checkpointed(own_backward),
+    checkpointed(vmapped), checkpointed(reversible_kept), checkpointed(vmapped, reentrant=True),
+    checkpointed(reversible, reentrant=True), checkpointed(shared, reentrant=True),
+)  # fmt: skip

@@ -139,10 +139,7 @@ def faults(family: str, model: Any) -> dict[str, tuple[Description, str]]:
             describe(family, model, shift=1),
             "transformer.wpe is called" if family == "gpt2" else f"^{layer} makes something",
         ),
-        "a tie cut": (
-            with_calls(lm_head=untied),
-            f"gradient of {right.embedding}.weight differs",
-        ),
+        "a tie cut": (with_calls(lm_head=untied), f"gradient of {right.embedding}.weight differs"),
     }
 
 

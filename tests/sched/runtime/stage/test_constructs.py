@@ -299,8 +299,7 @@ ROWS: dict[str, Callable[[], nn.Module]] = {
         other=lambda: nn.RMSNorm(H),
     ),
     "batch norm": of(
-        lambda s, x: s.b(s.part(torch.cat([s.a(x), x]))[: len(x)]),
-        part=lambda: nn.BatchNorm1d(H),
+        lambda s, x: s.b(s.part(torch.cat([s.a(x), x]))[: len(x)]), part=lambda: nn.BatchNorm1d(H),
     ),
     "attention": of(attention, part=lambda: nn.MultiheadAttention(H, 2, batch_first=True)),
     "transformer layer": of(

@@ -57,11 +57,9 @@ def run_shards(
     gathered: dict[tuple[str, int], Tensor] = {}
     inputs: list[Tensor | None] = [None] * len(batches)
     for kind, m in an_order(parallel.algorithm, len(batches), seed):
-        received = {
-            "S": hidden[m],
-            "L": hidden[m],
-            "E": gathered.get(("L", m)),
-        }.get(kind, gathered.get(("S", m), gathered.get(("E", m))))
+        received = {"S": hidden[m], "L": hidden[m], "E": gathered.get(("L", m))}.get(
+            kind, gathered.get(("S", m), gathered.get(("E", m)))
+        )
         sent = [step.run(kind, m, received) for step in steps]
         if kind in "SLE":
             gathered[kind, m] = torch.stack([part for part in sent if part is not None])

@@ -18,13 +18,10 @@ from counterpoise.sched.runtime.vocabulary.output_passes import (
 @pytest.mark.parametrize(
     ("tokens", "columns", "piece", "sizes"),
     [
-        (5, 10, 20, [2, 2, 1]),
-        (5, 1, 4, [4, 1]),
-        (2, 10, 9, [1, 1]),
-        (0, 10, 9, []),
+        (5, 10, 20, [2, 2, 1]), (5, 1, 4, [4, 1]), (2, 10, 9, [1, 1]), (0, 10, 9, []),
         (3, 0, 2, [2, 1]),
     ],
-)
+)  # fmt: skip
 def test_tokens_come_in_pieces_that_hold_so_many_logits(
     tokens: int, columns: int, piece: int, sizes: list[int]
 ) -> None:

@@ -117,10 +117,7 @@ def run_program(
             reports_loss=rank == program.placement[-1],
             words="ids",
         )
-        of_rank: list[ModelPart] = [
-            Stages(program, own, StageOptions(inputs=("ids",))),
-            vocabulary,
-        ]
+        of_rank: list[ModelPart] = [Stages(program, own, StageOptions(inputs=("ids",))), vocabulary]
         parts += of_rank
         for part in of_rank:
             part.begin_step(data)

@@ -91,10 +91,7 @@ def run_drawing(rank: int, setting: Drawing, steps: int = 1) -> dict[str, float]
         pipe.close()
 
 
-LAYOUTS = (
-    Drawing("1f1b", (1, 1), (2, 1), (1, 1)),
-    Drawing("1f1b", (2, 1), encoder=(2, 1)),
-)
+LAYOUTS = (Drawing("1f1b", (1, 1), (2, 1), (1, 1)), Drawing("1f1b", (2, 1), encoder=(2, 1)))
 
 
 def run_resumed(rank: int, folder: Path) -> dict[str, float]:
