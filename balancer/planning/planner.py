@@ -224,7 +224,9 @@ class Planner:
             return GroupedBatches(group_of, groups, cells, window.step, window.start)
         loads = padded_loads(costs, group_of, groups, self._balanced.padded_columns)
         loads = self._balanced.sizing.bucketed(loads)
-        has, present, cells = None, None, []
+        has: Mask | None = None
+        present: Mask | None = None
+        cells = []
         if config.all_or_none:
             from .partition.all_or_none import match_rows, with_images  # here: few plans use it
 
