@@ -108,11 +108,7 @@ class Programs:
         return counts.pop()
 
     def read_step(
-        self,
-        compiled: CompiledProgram,
-        reading: Reading,
-        step: Steps,
-        training: bool,
+        self, compiled: CompiledProgram, reading: Reading, step: Steps, training: bool
     ) -> StepData:
         """Return a step's data for the parts, with the sizes of all that ranks exchange."""
         count, gradient = self.count_microbatches(step), self.input_gradient(training)

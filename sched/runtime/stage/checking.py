@@ -275,10 +275,7 @@ def _ends(
 
 
 def _compare_gradients(
-    stages: Sequence[nn.Module],
-    theirs: Tensor,
-    ends: Sequence[tuple[Tensor, Tensor]],
-    ours: Tensor,
+    stages: Sequence[nn.Module], theirs: Tensor, ends: Sequence[tuple[Tensor, Tensor]], ours: Tensor
 ) -> None:
     """Raise ValueError that names the first parameter, in backward's order, that differs."""
     # a parameter that stages share has one name, and the sum of its gradients

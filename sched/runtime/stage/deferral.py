@@ -165,9 +165,7 @@ class _DeferredLinear(torch.autograd.Function):
         ctx.layer = weight, bias
         with torch.autocast(inputs.device.type, enabled=False):
             output = F.linear(
-                inputs,
-                weight.to(inputs.dtype),
-                None if bias is None else bias.to(inputs.dtype),
+                inputs, weight.to(inputs.dtype), None if bias is None else bias.to(inputs.dtype)
             )
         # Of some inputs it is a view, which autograd refuses to change in place behind a function.
         return torch.ops.aten._unsafe_view(output, output.shape) if output._is_view() else output

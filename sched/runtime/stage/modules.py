@@ -164,11 +164,7 @@ class Stages:
         return self.capture.states(output, microbatch.fields, spec)
 
     def _call(
-        self,
-        pass_: Pass,
-        x: Tensor | None,
-        features: Sequence[Tensor],
-        microbatch: MicrobatchData,
+        self, pass_: Pass, x: Tensor | None, features: Sequence[Tensor], microbatch: MicrobatchData
     ) -> Tensor:
         fields = microbatch.fields
         inputs = [x] if x is not None else [fields[name] for name in self.options.inputs]

@@ -76,8 +76,7 @@ def _on_job(ops: Sequence[Op], units: Units, replica: int) -> tuple[Op, ...]:
 
     return tuple(
         op._replace(
-            source=None if op.source is None else at(op.source),
-            targets=tuple(map(at, op.targets)),
+            source=None if op.source is None else at(op.source), targets=tuple(map(at, op.targets))
         )
         for op in ops
     )

@@ -36,14 +36,7 @@ import torch
 import torch.nn.functional as F  # noqa: N812
 from torch import Tensor
 
-from .loss import (
-    LABEL,
-    LossOptions,
-    Targets,
-    local_maximum,
-    local_statistics,
-    statistics_dtype,
-)
+from .loss import LABEL, LossOptions, Targets, local_maximum, local_statistics, statistics_dtype
 
 # Logits in a piece: 64 MiB in single precision.
 PIECE = 2**24

@@ -27,15 +27,7 @@ from torch.autograd.graph import GradientEdge
 from ...ir.program import Pass, Program
 from ..parts import Given, Made, StepData
 from .loss import Targets, make_targets, merge, statistics_dtype
-from .output_passes import (
-    Head,
-    LocalSoftmax,
-    pass_c,
-    pass_e,
-    pass_l,
-    pass_s,
-    pass_t,
-)
+from .output_passes import Head, LocalSoftmax, pass_c, pass_e, pass_l, pass_s, pass_t
 from .shard import Algorithm, VocabParallel, VocabularyShard
 
 # The passes of a microbatch's output layer, by algorithm.
