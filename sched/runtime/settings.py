@@ -169,7 +169,7 @@ class StepLoss:
         labels: The fields that the function gets; default ("labels",).
         shift_labels: Whether each label stands at its own token's place, as in the loader's batches
             and for models of transformers, and is to be moved to the token before; a sample's first
-            label must be one that the loss ignores. A step of Balance(shift_labels=False) is taken
+            label must be one that the loss ignores. A step of Layout(shift_labels=False) is taken
             as it is. Default False.
         weigh: What a microbatch's loss counts in the step's: "token", "sample", or a function of
             its info; default "token".

@@ -14,7 +14,8 @@ import torch
 
 from counterpoise import OnError, Ranks
 from counterpoise.balancer.planning.problem.shuffle import permutation
-from counterpoise.loader import Balance, DataLoader, LoaderError, StepInfo
+from counterpoise.loader import DataLoader, LoaderError, StepInfo
+from tests.flat_options import flat_balance
 
 TIMES = {"attention_pairs": 10}
 IGNORED = -100
@@ -99,7 +100,7 @@ class Setting:
         is_counted = self.is_auto or given.get("grouping") == "fixed"
         return DataLoader(
             self.data,
-            balance=Balance(accumulate=self.accumulate, **given),
+            balance=flat_balance(accumulate=self.accumulate, **given),
             cost={"tokens": list(self.data.sizes)},
             collate_fn=COLLATES.get(self.collate),
             num_workers=self.workers,

@@ -163,7 +163,7 @@ def test_keys_of_another_role_are_refused(keys):
         make("tcp://127.0.0.1:1", keys / "worker")
     with pytest.raises(ValueError, match=r"no secret\.key: make keys"):
         server_keys(keys)
-    with pytest.raises(ValueError, match="keys are for a standalone balancer"):
+    with pytest.raises(ValueError, match="is for a balancer elsewhere"):
         make(None, keys / "trainer")
 
 

@@ -135,7 +135,7 @@ def _other_plans(known: KnownCosts, balance: Balance, loop: LoopNow) -> dict[str
         budgets = {name: most for name, most in balance.budgets.items() if name in language_names}
         apart = replace(balance, images=Images("images"), budgets=budgets)
         plan = _make_config(apart, resources, loop)
-        forecasts['images=cp.Images("images")'] = known.compare(plan)
+        forecasts['Images("images")'] = known.compare(plan)
     return times | {code: forecast.time for code, forecast in forecasts.items() if forecast}
 
 

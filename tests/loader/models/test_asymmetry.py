@@ -97,7 +97,7 @@ def test_windows_of_thousands_of_tokens_are_crossed() -> None:
 def test_llama_4_takes_packs_until_it_scales_queries_by_their_place_in_the_pack() -> None:
     model = build("llama4_text", floor_scale=40)
     check_packing(model)
-    samples = [{"input_ids": torch.arange(3, 3 + length)[None]} for length in (20, 19, 1)]
+    samples = [{"input_ids": torch.arange(3, 3 + length)[None]} for length in (20, 19, 3)]
     short, long = packed(samples[:2]), packed(samples)
     with torch.no_grad():
         alone = model(**samples[1], use_cache=False).logits
@@ -106,7 +106,7 @@ def test_llama_4_takes_packs_until_it_scales_queries_by_their_place_in_the_pack(
         alone = model(**samples[2], use_cache=False).logits
         wrong = model(input_ids=long["input_ids"], **hf_kwargs(long)).logits
     assert not torch.allclose(wrong[:, 39:], alone)
-    with pytest.raises(ValueError, match=r'40 tokens, and Llama4.*budgets=\{"tokens": 39\}'):
+    with pytest.raises(ValueError, match=r'42 tokens, and Llama4.*budgets=\{"tokens": 39\}'):
         hf_kwargs(long, model)
     hf_kwargs(packed([{"input_ids": torch.arange(3, 60)[None]}]), model)  # alone, it is scaled too
 

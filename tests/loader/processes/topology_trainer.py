@@ -81,7 +81,7 @@ def case(number: int, sizes: Any, as_mesh: bool, opens: tuple[int, ...]) -> Any:
         topology = init_device_mesh("cpu", tuple(sizes.values()), mesh_dim_names=names)
     fields = fields_in_units if isinstance(sizes, Units) else None
     loader = make(ranks=Ranks(topology, name=f"case {number}"), fields=fields)
-    sharer = loader._late._arguments.find().sharer
+    sharer = loader._late._ranks.find().sharer
     try:
         return take(loader) if sharer in opens else None
     finally:

@@ -66,7 +66,7 @@ def test_it_says_what_each_plan_gives(page: Browser, report: dict[str, Any]) -> 
     )
     times = [1, report["forecast"]["time"], *report["other_plans"].values()]
     assert [time for _, time in rows] == [f"{100 * time:.0f} %" for time in times]
-    options = 'waits="step"', 'images=cp.Images("images")'
+    options = 'waits="step"', 'Images("images")'
     codes = [f"the same with {option}" for option in options]
     assert [name for name, _ in rows][-2:] == codes
 

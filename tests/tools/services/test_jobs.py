@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from counterpoise import Balancer
 from counterpoise.tools.demo.data import ensure_demo_data
 from tests.tools.services.test_remote import SAMPLES, make, take
 
@@ -33,7 +34,9 @@ def test_a_balancer_that_comes_back_elsewhere_is_found_and_the_batches_are_the_s
     address = f"file://{file}"
     worker = processes("worker", address, "--root", str(root), "--log-format", "json")
     found = []
-    trainer = threading.Thread(target=lambda: found.extend(take(make(balancer=address, job="a"))))
+    trainer = threading.Thread(
+        target=lambda: found.extend(take(make(balancer=Balancer(address, job="a"))))
+    )
     trainer.start()  # before there is a balancer
     options = "--insecure", "--address-file", str(file), "--log-format", "json"
     first = processes("balancer", "--listen", "tcp://127.0.0.1:0", *options)
@@ -42,7 +45,7 @@ def test_a_balancer_that_comes_back_elsewhere_is_found_and_the_batches_are_the_s
     want = found.copy()
     assert len(want) > 4
     found.clear()
-    loader = make(balancer=address, job="a")
+    loader = make(balancer=Balancer(address, job="a"))
     ended = []
 
     def move(step):

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from counterpoise import Balancer
 from counterpoise.tools.demo.data import ensure_demo_data
 from tests.tools.services.test_remote import SAMPLES, make, take
 from tests.tools.services.test_watching import metrics_of, scrape
@@ -31,7 +32,7 @@ def test_metrics_have_no_series_of_jobs_that_are_over(processes, root):
         return [[name for name in scrape(each) if "training_job" in name] for each in served]
 
     for number in range(3):
-        take(make(balancer=address, job=f"run-{number}"))
+        take(make(balancer=Balancer(address, job=f"run-{number}")))
     assert all(series())
     until = time.monotonic() + FORGOTTEN_S
     while any(series()):
