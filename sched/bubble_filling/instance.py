@@ -126,8 +126,7 @@ class FillProblem:
     @property
     def encoder_ns(self) -> int:
         """Encoder time per GPU before splitting, in nanoseconds."""
-        total = int(np.broadcast_to(self.nominal_ns, (self.microbatches,)).sum())
-        return total // self.pipelines
+        return int(np.broadcast_to(self.nominal_ns, (self.microbatches,)).sum()) // self.pipelines
 
     def row(self, microbatch: int, work: StageKernels) -> int:
         """Return the row of `work.ns` that holds a microbatch's times."""

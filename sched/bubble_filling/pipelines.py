@@ -111,8 +111,7 @@ def fill(
     `slower`: permille, as in `FillProblem`.
     """
     start = space.start.copy()
-    first = space.kind[:, 0] == FREE
-    start[first, 0] -= extension
+    start[space.kind[:, 0] == FREE, 0] -= extension
     ns = work.ns[list(ranks)] if work.ns.shape[0] > 1 else work.ns.repeat(len(ranks), 0)
     out = np.zeros((len(rows), len(ranks), len(work.resource)), np.int64)
     took = np.zeros_like(out)

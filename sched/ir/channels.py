@@ -124,8 +124,7 @@ def _edge_ends(graph: Nodes, prefix: str) -> Iterator[_Ends]:
         if prefix == "RECV_X_":
             targets = [target for target in targets if target == here]
         rows += [(node, home, target, -1 - number[source]) for target in targets]
-    table = np.array(rows, np.int64).reshape(-1, 4).T
-    yield _Ends(*table)
+    yield _Ends(*np.array(rows, np.int64).reshape(-1, 4).T)
 
 
 def crossing_results(program: Program) -> Iterator[tuple[Pass, int]]:

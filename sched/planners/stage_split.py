@@ -70,8 +70,7 @@ def candidates(
     windows = [
         range(max(1, border - radius), min(len(layers), border + radius + 1)) for border in borders
     ]
-    traffic = [layer.output_bytes for layer in layers]
-    return _least(times, traffic, windows, keep)
+    return _least(times, [layer.output_bytes for layer in layers], windows, keep)
 
 
 def anchor(times: Sequence[int], stages: int) -> Sizes:
@@ -111,8 +110,7 @@ def profile_based(layers: Sequence[LayerCost], stages: int) -> Sizes:
     """Return the partition of least variance of forward times, whatever the traffic (PipeDream)."""
     times = [layer.forward_ns for layer in layers]
     _check(times, stages)
-    windows = [range(1, len(layers))] * (stages - 1)
-    return _least(times, [0] * len(layers), windows, 1)[0]
+    return _least(times, [0] * len(layers), [range(1, len(layers))] * (stages - 1), 1)[0]
 
 
 def minmax_based(layers: Sequence[LayerCost], stages: int) -> Sizes:

@@ -321,8 +321,7 @@ def clip_gradients(
     """
     unique = {id(p): p for p in parameters if p.requires_grad}
     counted_elsewhere = {id(p) for p in shared}
-    device = next((p.device for p in unique.values()), torch.device("cpu"))
-    zero = torch.zeros((), device=device)
+    zero = torch.zeros((), device=next((p.device for p in unique.values()), torch.device("cpu")))
     own_ranks = group_ranks(pipelines[0])
     # By the groups that add up before the pipeline. Processes of one enter the same ones in one
     # order, so parameters without a gradient count: others may have one.

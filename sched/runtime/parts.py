@@ -17,7 +17,7 @@ from torch import Tensor
 
 from ..ir.program import Pass
 from .compiled import Value
-from .settings import HiddenStates, StepLoss
+from .settings import HiddenStates, StepLoss, weigh_microbatch
 
 
 @dataclass(frozen=True, slots=True)
@@ -235,7 +235,8 @@ class Reading:
             fields = {name: self._field(batch[name], name in moved) for name in names}
             spec = TensorSpec(hidden.find_shape(info), hidden.dtype)
             ends = hidden.ends and TensorSpec(tuple(hidden.ends(info)), hidden.dtype)
-            microbatches.append(MicrobatchData(fields, self.loss.weight(info), spec, ends, info))
+            weight = weigh_microbatch(self.loss.weigh, info)
+            microbatches.append(MicrobatchData(fields, weight, spec, ends, info))
         return StepData(tuple(microbatches), input_gradient, training=training)
 
     def _field(self, value: Any, moves: bool) -> Tensor:

@@ -196,10 +196,6 @@ class StepLoss:
         if not callable(self.weigh):
             check_name("weigh", self.weigh, WEIGHTS, ", or a function of a microbatch's info")
 
-    def weight(self, info: Any) -> float:
-        """Return what a microbatch's loss counts in the step's."""
-        return weigh_microbatch(self.weigh, info)
-
 
 @explain_arguments()
 @dataclass(frozen=True, slots=True)

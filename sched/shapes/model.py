@@ -58,8 +58,7 @@ class TransformerLayer:
     @property
     def attention(self) -> int:
         """Return the weights of attention's matrices: queries, keys and values, output."""
-        usual = self.hidden * (self.query + self.key_values + self.value)
-        return self.projections or usual
+        return self.projections or self.hidden * (self.query + self.key_values + self.value)
 
     def _mlp(self, experts: int) -> int:
         router = self.hidden * self.experts
@@ -182,8 +181,7 @@ class SubModel:
 
     def handed(self, amounts: Amounts) -> int:
         """Return the tokens that this part hands on in a microbatch."""
-        units = amounts.get(self.unit, 0)
-        return units * (self.handed_tokens or self.unit_tokens)
+        return amounts.get(self.unit, 0) * (self.handed_tokens or self.unit_tokens)
 
     def layer_flops(self, layer: TransformerLayer, amounts: Amounts) -> int:
         """Return the operations of a layer's forward."""

@@ -186,8 +186,7 @@ class Job:
     def parts(self) -> Mapping[str, Model]:
         """Return the whole model, its language model, and its encoders."""
         names = [part.name for part in self.model.encoders]
-        language = self.model.only(self.model.language.name)
-        models = {WHOLE: self.model, LANGUAGE: language}
+        models = {WHOLE: self.model, LANGUAGE: self.model.only(self.model.language.name)}
         return models | ({ENCODER: self.model.only(*names)} if names else {})
 
     @cached_property

@@ -123,8 +123,7 @@ class Simulated:
             fixed, rates = self._rates(part, unit, spread)
             loads = self.loads(dp, batch).microbatches
             amounts = np.array([[load[name] for name in self.job.amounts] for load in loads])
-            rows = np.rint(fixed[:, :, None] + rates @ amounts.T).astype(np.int64)
-            return LayerTable(*rows)
+            return LayerTable(*np.rint(fixed[:, :, None] + rates @ amounts.T).astype(np.int64))
 
         sizes = unit.tp, min(2, unit.pp), spread, dp
         return self.keep(("table", part, *sizes, batch.microbatches, batch.grouping), make)
@@ -249,8 +248,7 @@ class Simulated:
         # A replica of the encoder does what several of the pipeline need, or a part of one's.
         rows = _by_stage(table, front.stages, ())
         rows = LayerTable(*(-(-row * plan.unit.dp // encoder.dp) for row in rows))
-        chain = self.chain(ENCODER, encoder, self.most(plan))
-        first = step_end(chain, self.job.device, front)
+        first = step_end(self.chain(ENCODER, encoder, self.most(plan)), self.job.device, front)
         return (
             LayerTable(*(np.concatenate(pair) for pair in zip(rows, times, strict=True))),
             (*range(encoder.pp), *(rank + encoder.pp for rank in where)),

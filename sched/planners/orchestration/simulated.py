@@ -185,8 +185,7 @@ def _row(unit: Unit, rank: int, after: int, first: int, microbatches: int) -> tu
     warmup = chunks_ahead(unit, after) - 1
     if unit.vpp == 1:
         return alternating(plain_order(first + rank), warmup - rank, microbatches)
-    stages = range(first + rank, first + unit.pp * unit.vpp, unit.pp)
-    order = chunked_order(stages, unit.pp)
+    order = chunked_order(range(first + rank, first + unit.pp * unit.vpp, unit.pp), unit.pp)
     return alternating(order, warmup - 2 * rank, microbatches * unit.vpp)
 
 

@@ -124,8 +124,7 @@ def rank_encoders(
         raise ValueError(f"two encoders are called {twice[0]!r}; give each a name of its own")
     names = tuple(spec.name for spec in specs)
     specs = split_encoder(specs, parts) if parts else specs
-    layers = [len(spec.modules) for spec in specs]
-    placement = place_encoders(program, layers, parts=parts > 0)
+    placement = place_encoders(program, [len(spec.modules) for spec in specs], parts=parts > 0)
     return RankEncoders(tuple(specs), rank, placement, names)
 
 
@@ -309,8 +308,7 @@ class EncoderPart:
 
     def _backward(self, pass_: Pass, place: LayerPlace, values: Given) -> Made:
         saved: _Saved = values[f"encoder{pass_.kind[2:]}"]
-        gradients = self._gradient(pass_, place, values)
-        pairs = zip(saved.edges, gradients, strict=True)
+        pairs = zip(saved.edges, self._gradient(pass_, place, values), strict=True)
         both = [(edge, gradient) for edge, gradient in pairs if edge is not None]
         if both:
             torch.autograd.backward([edge for edge, _ in both], [gradient for _, gradient in both])

@@ -364,8 +364,7 @@ class Adapted:
         def make(ranks: int, microbatches: int) -> Program:
             program = base(ranks, microbatches)
             layer_ns = layer // program.stages
-            costs = unit_costs(layer_ns, 2 * layer_ns)
-            return with_encoders(program, costs, times)
+            return with_encoders(program, unit_costs(layer_ns, 2 * layer_ns), times)
 
         return make
 

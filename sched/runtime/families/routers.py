@@ -90,8 +90,7 @@ def find_routers(model: Any, width: int) -> RouterLoss | None:
     if not getattr(model.config, "output_router_logits", False):
         return None
     # what transformers itself records: the class of the router, and which of its results
-    recorded = model._can_record_outputs or model.model._can_record_outputs
-    router = recorded["router_logits"]
+    router = (model._can_record_outputs or model.model._can_record_outputs)["router_logits"]
     return RouterLoss(
         model.num_experts,
         model.num_experts_per_tok,

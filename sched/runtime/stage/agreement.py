@@ -138,8 +138,7 @@ def combine(facts_by_rank: Sequence[RankFacts], program: Program) -> ModelFacts:
     counts = Counter(name for facts in facts_by_rank for name in facts.names)
     copies = {name for facts in facts_by_rank for name in facts.copies}
     unclear = tuple(sorted(n for n, count in counts.items() if count > 1 or n in copies))
-    encoded = any(number is not None for number in lowest)
-    flows = tuple(_flows(facts_by_rank, program, encoded))
+    flows = tuple(_flows(facts_by_rank, program, any(number is not None for number in lowest)))
     return ModelFacts(flows, tuple(sharded), lowest, ranks_with_shared(facts_by_rank), unclear)
 
 

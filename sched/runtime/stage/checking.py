@@ -285,8 +285,7 @@ def _compare_gradients(
             named.setdefault(parameter, name)
     if not named or not theirs.requires_grad:
         return
-    torch_random = torch.Generator().manual_seed(0)
-    start = torch.randn(theirs.shape, generator=torch_random).to(theirs)
+    start = torch.randn(theirs.shape, generator=torch.Generator().manual_seed(0)).to(theirs)
     expected = _gradients(theirs, [*named], start)
     sums: dict[nn.Parameter, Tensor] = {}
     outputs = [output for _, output in ends[:-1]] + [ours]

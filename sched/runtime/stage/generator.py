@@ -80,10 +80,6 @@ class GeneratorSpec:
         count = count_tokens(f"the generator {self.name!r}", self.tokens, info)
         return TensorSpec((count, self.width), self.dtype)
 
-    def weight(self, info: Any) -> float:
-        """Return what the loss of a microbatch counts."""
-        return weigh_microbatch(self.weigh, info)
-
 
 class _Kept(NamedTuple):
     """The states, if their gradient is wanted, and where the loss' gradient enters the graph."""
@@ -163,7 +159,7 @@ class GeneratorPart:
                     f"the generator {self.generator.name!r} returned a loss of shape "
                     f"{tuple(loss.shape)}; return the sum over what it generates"
                 )
-            loss = loss * self.generator.weight(microbatch.info)
+            loss = loss * weigh_microbatch(self.generator.weigh, microbatch.info)
         self._losses.append(loss.detach())
         edge = get_gradient_edge(loss) if loss.requires_grad else None
         return _Kept(states if needs_gradient else None, edge)

@@ -60,6 +60,7 @@ class Stages:
     travelling: str = ""
     _data: StepData = field(default_factory=lambda: StepData((), ()))
     _losses: list[Tensor] = field(default_factory=list)
+    # Stage and microbatch of those whose weight gradients a W computes.
     _split: frozenset[tuple[int, int]] = frozenset()
     _last: Mapping[int, int] = field(default_factory=dict)
     # The names of what brings the first stage's input, and the gradient of the last one's output.
@@ -119,11 +120,13 @@ class Stages:
         joint = self.joints.get((pass_.stage, pass_.microbatch))
         features = joint.features(reads) if joint is not None else []
         # Their gradients are taken when all passes are over, not as a result of this backward.
-        early = self._early(pass_)
+        early = None if pass_.stage else self._data.features.get(pass_.microbatch)
         is_last = pass_.stage == self.program.stages - 1
-        with grad_mode(trained), deferring() if self._splits(pass_) else NOTHING:
+        splits = (pass_.stage, pass_.microbatch) in self._split
+        with grad_mode(trained), deferring() if splits else NOTHING:
             whole = features if joint is None else joint.joined(features)
-            output = self._call(pass_, x, [*whole, *early], microbatch)
+            whole = whole if early is None else [*whole, early]
+            output = self._call(pass_, x, whole, microbatch)
             states = self._states(pass_, output, microbatch)
             losses = self._compute_losses(output, microbatch) if is_last else []
         writes: dict[str, Any] = {"F": output.detach()}
@@ -178,11 +181,6 @@ class Stages:
             self.capture.expect()
         return call_module(module, [*inputs, *features], extras, self.options, pass_)
 
-    def _early(self, pass_: Pass) -> list[Tensor]:
-        """Return the features of a first stage's microbatch that came before the passes."""
-        features = None if pass_.stage else self._data.features.get(pass_.microbatch)
-        return [] if features is None else [features]
-
     def _backward(self, pass_: Pass, reads: Given) -> Made:
         saved: _Kept = reads["activation"]
         pending = DeferredGradients()
@@ -195,7 +193,7 @@ class Stages:
                 gradients.append(gradient)
             if self._last[pass_.stage] == pass_.microbatch:
                 last_backward(self.modules_by_stage[pass_.stage])
-            if self._splits(pass_):
+            if (pass_.stage, pass_.microbatch) in self._split:
                 pending.backward(edges, gradients)
             else:
                 torch.autograd.backward(edges, gradients)
@@ -205,10 +203,6 @@ class Stages:
         if saved.features:
             writes[f"X_{pass_.kind}"] = pack([gradient_or_zeros(leaf) for leaf in saved.features])
         return writes
-
-    def _splits(self, pass_: Pass) -> bool:
-        """Return whether a W computes the weight gradients of a pass' microbatch."""
-        return (pass_.stage, pass_.microbatch) in self._split
 
 
 def _before(program: Program, where: str, kinds: Iterable[str]) -> list[str]:

@@ -140,8 +140,7 @@ def _program(
     """Return the program of one replica, with what encoders and generator do for it."""
     rows = [tuple(p for r, p in order[seat] if r == replica) for seat in sorted(order)]
     name = f"{base.name} in units"
-    program_edges = (*base.edges, *edges)
-    return replace(base, ranks=(*base.ranks, *rows), edges=program_edges, name=name)
+    return replace(base, ranks=(*base.ranks, *rows), edges=(*base.edges, *edges), name=name)
 
 
 def _jobs(base: Program, timeline: Timeline, replicas: int) -> Iterator[_Job]:

@@ -146,5 +146,4 @@ def merge(
     if options.z_loss:
         losses = losses + options.z_loss * log_normalizer.square()
     # A token that is ignored counts nothing, even if its own loss is infinite.
-    counted = losses.masked_fill(targets.weight == 0, 0)
-    return log_normalizer, (counted * targets.weight).sum()
+    return log_normalizer, (losses.masked_fill(targets.weight == 0, 0) * targets.weight).sum()

@@ -110,8 +110,7 @@ class VocabularyPart:
 
     def run_pass(self, pass_: Pass, reads: Given) -> Made:
         """Run one pass. Parts of X and dX have the shape of `hidden`, parts of X its precision."""
-        received = reads.get(_RECEIVED.get(pass_.kind, "CS"))
-        part = self.run(pass_.kind, pass_.microbatch, received)
+        part = self.run(pass_.kind, pass_.microbatch, reads.get(_RECEIVED.get(pass_.kind, "CS")))
         if part is None:
             return {}
         microbatch = self._data.microbatches[pass_.microbatch]
