@@ -31,20 +31,16 @@ def balances(draw: st.DrawFn) -> Balance:
     if grouping == "auto":  # it decides about most of the others
         return Balance("auto", budgets, None, draw(st.integers(1)), seed=draw(st.integers()))
     return Balance(
-        grouping=grouping,
-        budgets=budgets,
-        samples_per_step=draw(st.none() | st.integers(1)),
+        grouping=grouping, budgets=budgets, samples_per_step=draw(st.none() | st.integers(1)),
         accumulate=draw(AUTO | st.integers(1)),
         mode=draw(st.sampled_from(NAMES["mode"])) if bounded else "exact",
         partition=draw(st.sampled_from(NAMES["partition"])),
         pipeline=None if ordering == "given" else PipelineOrder(draw(st.text()), ordering),
-        oversize=draw(st.sampled_from(NAMES["oversize"])),
-        seed=draw(st.integers()),
+        oversize=draw(st.sampled_from(NAMES["oversize"])), seed=draw(st.integers()),
         layout=draw(st.sampled_from(NAMES["layout"]) | st.builds(Layout, st.just("packed"))),
-        images=Images(dummy_tile=draw(st.integers(0))),
-        shapes=Shapes(draw(st.integers(1))),
+        images=Images(dummy_tile=draw(st.integers(0))), shapes=Shapes(draw(st.integers(1))),
         label_tokens=draw(st.none() | st.text(min_size=1, max_size=3)),
-    )
+    )  # fmt: skip
 
 
 @given(balances())
