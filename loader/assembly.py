@@ -56,20 +56,10 @@ MOST_COSTS = 3 << 20
 
 
 def read_arguments(
-    dataset: Any,
-    batch_size: int | None,
-    shuffle: bool | None,
-    sampler: Any,
-    batch_sampler: Any,
-    generator: Any,
-    *,
-    balance: Any,
-    ranks: Any,
-    balancer: Any,
-    skip_keys: Any,
-    fields: Any,
+    dataset: Any, batch_size: int | None, shuffle: bool | None, sampler: Any, batch_sampler: Any,
+    generator: Any, *, balance: Any, ranks: Any, balancer: Any, skip_keys: Any, fields: Any,
     **more: Any,
-) -> BalancedArguments:
+) -> BalancedArguments:  # fmt: skip
     """Return a DataLoader's arguments, checked; ValueError for what would have no effect."""
     skip_keys = checked_keys(skip_keys)
     balance, ranks = as_balance(balance), as_ranks(ranks)
@@ -87,15 +77,10 @@ def read_arguments(
         refuse_ignored(is_remote, balance, batch_size, more["cost"], more["key"])
         shuffles = checked_shuffle(order.shuffle, balance.mode)
     return BalancedArguments(
-        balance=balance,
-        shuffle=shuffles,
-        ranks=choose_ranks(ranks, order),
-        follows=order.follows,
+        balance=balance, shuffle=shuffles, ranks=choose_ranks(ranks, order), follows=order.follows,
         balancer=as_balancer(balancer, isinstance(dataset, Source) and dataset.has_spec),
-        skip_keys=skip_keys,
-        fields=checked_fields(fields),
-        **more,
-    )
+        skip_keys=skip_keys, fields=checked_fields(fields), **more,
+    )  # fmt: skip
 
 
 def read_settings(loader: TorchDataLoader[Any], arguments: BalancedArguments) -> LoaderSettings:
@@ -132,15 +117,10 @@ def read_settings(loader: TorchDataLoader[Any], arguments: BalancedArguments) ->
         label_tokens = find_label_source(source, balance, resources, arguments.collate_fn)
     pins = loader.pin_memory and torch.accelerator.is_available()
     return LoaderSettings.from_loader(
-        loader,
-        arguments,
-        dataset=dataset,
-        source=source,
-        resources=resources,
+        loader, arguments, dataset=dataset, source=source, resources=resources,
         batches=BatchMaker(balance, arguments.collate_fn, arguments.fields, pins),
-        takes_empty=takes_empty,
-        label_tokens=label_tokens,
-    )
+        takes_empty=takes_empty, label_tokens=label_tokens,
+    )  # fmt: skip
 
 
 def make_loader(settings: LoaderSettings, place: Place, waits: Waits | None) -> BalancedLoader:
@@ -154,13 +134,10 @@ def make_loader(settings: LoaderSettings, place: Place, waits: Waits | None) -> 
             type(settings.dataset).__name__,
         )
     plan = PlanConfig.from_balance(
-        adopt_waits(balance, waits),
-        ranks=place.ranks,
-        resources=resources,
-        batch_size=settings.batch_size,
-        drop_last=settings.drop_last,
+        adopt_waits(balance, waits), ranks=place.ranks, resources=resources,
+        batch_size=settings.batch_size, drop_last=settings.drop_last,
         empty_microbatches=settings.takes_empty,
-    )
+    )  # fmt: skip
     return make_planned(settings, plan, place)
 
 
@@ -201,27 +178,18 @@ def make_planned(
             "and ranks that several processes share"
         )
     job = JobSpec(
-        plan=plan,
-        source=spec,
-        shuffle=arguments.shuffle,
-        on_error=arguments.on_error.action,
-        buffer_bytes=arguments.buffer_bytes,
-        label_tokens=settings.label_tokens,
-        mixture=facts,
+        plan=plan, source=spec, shuffle=arguments.shuffle, on_error=arguments.on_error.action,
+        buffer_bytes=arguments.buffer_bytes, label_tokens=settings.label_tokens, mixture=facts,
         shift_labels=arguments.balance.shift_labels,
-    )
+    )  # fmt: skip
     if is_local(settings, place) and settings.start.workers > 0:
         # torch's own thread pins the batches of a local loop's workers
         settings = replace(settings, batches=replace(settings.batches, pins=False))
     loop = LoopSettings(job, settings, place)
     return BalancedLoader(
-        settings=loop,
-        connect=choose_connection(loop),
-        data=known,
-        auto=auto,
-        skipped=skipped,
+        settings=loop, connect=choose_connection(loop), data=known, auto=auto, skipped=skipped,
         sources=() if mixed is None else mixed.names,
-    )
+    )  # fmt: skip
 
 
 def is_local(settings: LoaderSettings, place: Place) -> bool:

@@ -110,13 +110,10 @@ class LateAutoLoader(LateBalancedLoader):
         """Return the loader of a place, with costs that are found now unless they are known."""
         whole, forecast = self._settings, None
         terms = PlanTerms(
-            balance=adopt_waits(self._balance, waits),
-            ranks=place.ranks,
-            batch_size=self._batch_size,
-            drop_last=whole.drop_last,
-            shuffle=whole.arguments.shuffle,
+            balance=adopt_waits(self._balance, waits), ranks=place.ranks,
+            batch_size=self._batch_size, drop_last=whole.drop_last, shuffle=whole.arguments.shuffle,
             model_times=self._model_times,
-        )
+        )  # fmt: skip
         if self._choice is None:
             answer = self._find(place, terms)
             self._choice, forecast = answer.choice, answer.forecast
@@ -176,13 +173,10 @@ class LateAutoLoader(LateBalancedLoader):
         order = epoch_order(source, self._balance.seed, 0, arguments.shuffle)
         collate = arguments.collate_fn or default_collate
         question = Question(
-            source=source,
-            dataset=whole.dataset,
-            key=arguments.key,
+            source=source, dataset=whole.dataset, key=arguments.key,
             order=tuple(order[:FIRST].tolist()),
-            collate=collate if read_work(self._balance) is None else list,
-            terms=terms,
-        )
+            collate=collate if read_work(self._balance) is None else list, terms=terms,
+        )  # fmt: skip
         answer = ask_worker(question, whole.start, whole.timeout_s)
         size = terms.plan(answer.choice)[1].samples_per_step
         needed = size * answer.held_bytes
@@ -208,13 +202,9 @@ def _read_choice(state: Any) -> Choice | None:
 
 
 def _find_once(
-    place: Place,
-    name: str,
-    source: Source,
-    settings: str,
-    find: Callable[[], Answer],
+    place: Place, name: str, source: Source, settings: str, find: Callable[[], Answer],
     longest_s: float,
-) -> Answer:
+) -> Answer:  # fmt: skip
     """Return the answer of the process that comes first; LoaderError on the others without one.
 
     longest_s: how long it may take to find it.

@@ -22,11 +22,9 @@ class LateBalancedLoader:
     _is_made_at_once = True
 
     def __init__(
-        self,
-        arguments: BalancedArguments,
-        make: Callable[[Place, Waits | None], BalancedLoader],
+        self, arguments: BalancedArguments, make: Callable[[Place, Waits | None], BalancedLoader],
         choose_epoch: Callable[[int], None] = lambda _: None,
-    ) -> None:
+    ) -> None:  # fmt: skip
         """`make` makes the loader of a place; `choose_epoch` tells data that have epochs."""
         self._make, self._choose_epoch, self._ranks = make, choose_epoch, arguments.ranks
         # The user's sampler, whose epoch is read at each iteration.
@@ -36,27 +34,22 @@ class LateBalancedLoader:
         self._resumed: int | None = None
         self._ahead = 0
         self._place: Place | None = None
-        self._loader: BalancedLoader | None = None
+        self.made: BalancedLoader | None = None  # when it is first needed
         self._pipe: MeasuredCosts | None = None
         self._compares_batches = True
         if self._is_made_at_once and self._ranks.are_numbers:
             self.get()
 
-    @property
-    def made(self) -> BalancedLoader | None:
-        """The loader, None until it is first needed."""
-        return self._loader
-
     def get(self) -> BalancedLoader:
         """Return the loader, made at the first call; ValueError if its ranks cannot be found."""
-        if self._loader is None:
+        if self.made is None:
             self._place = self._ranks.find()
-            self._loader = self._make(self._place, self._waits)
-            self._loader.set_epoch(self._epoch, self._pinned)
-            self._loader.compares_batches = self._compares_batches
+            self.made = self._make(self._place, self._waits)
+            self.made.set_epoch(self._epoch, self._pinned)
+            self.made.compares_batches = self._compares_batches
             if self._pipe is not None:
-                self._loader.follow_costs(self._pipe)
-        return self._loader
+                self.made.follow_costs(self._pipe)
+        return self.made
 
     def get_at_iteration(self) -> BalancedLoader:
         """Return the loader; ValueError if this process' ranks have changed since it was made."""
@@ -82,9 +75,9 @@ class LateBalancedLoader:
 
     def forget(self) -> None:
         """Close the loader, if there is one; the next use makes another, in the same epoch."""
-        if self._loader is not None:
-            self._loader.close()
-            self._epoch, self._loader = self._loader.next_epoch, None
+        if self.made is not None:
+            self.made.close()
+            self._epoch, self.made = self.made.next_epoch, None
 
     def adopt(self, accumulate: int = 1, counts: Counts | None = None) -> None:
         """Take what a framework says where the user has not: that is with balance="auto" only."""
@@ -95,8 +88,8 @@ class LateBalancedLoader:
     def leave_labels(self) -> None:
         """Leave counts of labels that collate_fn changes: a framework counts them in batches."""
         self._compares_batches = False
-        if self._loader is not None:
-            self._loader.compares_batches = False
+        if self.made is not None:
+            self.made.compares_batches = False
 
     @property
     def counts(self) -> Counts | None:
@@ -112,8 +105,8 @@ class LateBalancedLoader:
     def _plan_anew(self) -> None:
         """Plan otherwise from now on, at the same position if a ledger was loaded."""
         ledger = None
-        if self._loader is not None and self._resumed is not None:
-            ledger = self._loader.state_dict()
+        if self.made is not None and self._resumed is not None:
+            ledger = self.made.state_dict()
         self.forget()
         if ledger is not None:
             self.load_state_dict(ledger)
@@ -129,8 +122,8 @@ class LateBalancedLoader:
     def follow_costs(self, pipe: "MeasuredCosts") -> None:
         """Order microbatches by the costs that a pipeline measures, from the next step on."""
         self._pipe = pipe
-        if self._loader is not None:
-            self._loader.follow_costs(pipe)
+        if self.made is not None:
+            self.made.follow_costs(pipe)
 
     def follow_epoch(self, epoch: int) -> None:
         """Choose the epoch by a framework's count, which may begin at 0 after a resume (Fabric)."""
@@ -144,12 +137,12 @@ class LateBalancedLoader:
         if self._follows is not None:
             self._follows.set_epoch(epoch)
         self._choose_epoch(epoch)
-        if self._loader is not None:
-            self._loader.set_epoch(epoch)
+        if self.made is not None:
+            self.made.set_epoch(epoch)
 
     def snapshot(self) -> dict[str, Any]:
         """Return the beginning of a copy: epoch and ledger, None before the first use."""
-        ledger = None if self._loader is None else self._loader.state_dict()
+        ledger = None if self.made is None else self.made.state_dict()
         epoch, compares = (self._epoch, self._pinned), self._compares_batches
         return {"epoch": epoch, "ledger": ledger, "waits": self._waits, "compares": compares}
 
@@ -165,5 +158,5 @@ class LateBalancedLoader:
 
     def close(self) -> None:
         """End the loader's processes, if any were started."""
-        if self._loader is not None:
-            self._loader.close()
+        if self.made is not None:
+            self.made.close()

@@ -281,18 +281,12 @@ class BalancedBatchSampler(Sampler[list[int]]):
         contents = cell_contents[rank, microbatch]
         indexes = planned.find_indexes(contents.ordinals)
         facts = MicrobatchFacts(
-            rank=rank,
-            step=planned.number,
-            microbatch=microbatch,
-            microbatches=planned.microbatches,
-            weights=contents.weights,
-            costs=contents.costs,
-            padding=contents.padding,
-            after=planned.after,
-            keys=tuple(map(self._rows.key if self._rows else str, indexes)),
-            holes=(),
+            rank=rank, step=planned.number, microbatch=microbatch,
+            microbatches=planned.microbatches, weights=contents.weights, costs=contents.costs,
+            padding=contents.padding, after=planned.after,
+            keys=tuple(map(self._rows.key if self._rows else str, indexes)), holes=(),
             step_holes=(),
-        )
+        )  # fmt: skip
         sources = self._rows.recipe.names if self._rows else ()
         return make_info(
             facts, self.epoch, self.config.ranks, self._names, self._over_budget, None, sources,
@@ -327,18 +321,10 @@ class BalancedBatchSampler(Sampler[list[int]]):
             raise ValueError(f"delivered is {count}, but {self._handed_out} batches were given out")
         start, step, before = [window for window in self._windows if window[2] <= count][-1]
         ledger = SamplerLedger(
-            seed=self.config.seed,
-            samples=self._samples,
-            data=self._data.identity,
-            planner=PLANNER_VERSION,
-            epoch=self.epoch,
-            shuffle=self.shuffle,
-            digest=self.config.digest(),
-            start=start,
-            step=step,
-            before=before,
-            given=count,
-        )
+            seed=self.config.seed, samples=self._samples, data=self._data.identity,
+            planner=PLANNER_VERSION, epoch=self.epoch, shuffle=self.shuffle,
+            digest=self.config.digest(), start=start, step=step, before=before, given=count,
+        )  # fmt: skip
         return write_ledger(ledger)
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:

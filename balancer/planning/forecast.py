@@ -190,14 +190,9 @@ class _Sums:
 
 
 def forecast(
-    config: PlanConfig,
-    costs: Int64,
-    batch_size: int,
-    *,
-    now: PlanConfig | None = None,
-    most_samples: int = MOST_SAMPLES,
-    most_steps: int = MOST_STEPS,
-) -> Outlook | None:
+    config: PlanConfig, costs: Int64, batch_size: int, *, now: PlanConfig | None = None,
+    most_samples: int = MOST_SAMPLES, most_steps: int = MOST_STEPS,
+) -> Outlook | None:  # fmt: skip
     """Return the forecast of a plan from the costs (n, resources) of some samples in their order.
 
     None where they are no work. Where a step has more samples than were measured, it is made of
@@ -223,15 +218,10 @@ def forecast(
     if not random.time or not planned.time:
         return None
     return Outlook(
-        planned.time / planned.samples * random.samples / random.time,
-        planned.waiting,
-        random.waiting,
-        planned.largest,
-        random.largest,
-        len(costs),
-        planned.padding,
+        planned.time / planned.samples * random.samples / random.time, planned.waiting,
+        random.waiting, planned.largest, random.largest, len(costs), planned.padding,
         random.padding,
-    )
+    )  # fmt: skip
 
 
 def _whole_steps(

@@ -14,17 +14,9 @@ import numpy as np
 
 from .kernels.arrays import Int64, Mask
 from .kernels.loops import check_work
-from .partition.all_or_none import match_rows, rows_by_presence, with_images
 from .partition.by_name import assign_groups, assign_in_rows
 from .partition.level import level
-from .problem.config import (
-    GlobalBatch,
-    Microbatch,
-    OrderRanks,
-    PlanConfig,
-    Planned,
-    Window,
-)
+from .problem.config import GlobalBatch, Microbatch, OrderRanks, PlanConfig, Planned, Window
 from .problem.costs import OversizeError, check_costs
 from .problem.loads import budget_array, oversized
 from .problem.shuffle import derive_seed
@@ -232,13 +224,12 @@ class Planner:
             return GroupedBatches(group_of, groups, cells, window.step, window.start)
         loads = padded_loads(costs, group_of, groups, self._balanced.padded_columns)
         loads = self._balanced.sizing.bucketed(loads)
-        has = (
-            all_costs[:, config.resources.index(config.all_or_none)] > 0
-            if config.all_or_none
-            else None
-        )
-        present = None if has is None else with_images(has, group_of, groups)
-        cells = []
+        has, present, cells = None, None, []
+        if config.all_or_none:
+            from .partition.all_or_none import match_rows, with_images  # here: few plans use it
+
+            has = all_costs[:, config.resources.index(config.all_or_none)] > 0
+            present = with_images(has, group_of, groups)
         for step, chosen in enumerate(grouped.steps, start=window.step):
             seed = derive_seed(config.seed, window.epoch, step)
             images = None if present is None else present[chosen]
@@ -268,6 +259,8 @@ class Planner:
         """
         config = self.config
         if images is not None:
+            from .partition.all_or_none import rows_by_presence
+
             return assign_in_rows(rows_by_presence(loads, images, config.ranks), loads, seed)
         if not config.plans_rows or config.partition != "multi_resource":
             return assign_groups(config.partition, loads, config.ranks, seed)

@@ -239,13 +239,9 @@ def _bound(config: PlanConfig, sums: Int64, over: Int64) -> Int64:
 
 
 def _group(
-    config: PlanConfig,
-    costs: Int64,
-    over: Mask,
-    parts: int,
-    seed: int,
+    config: PlanConfig, costs: Int64, over: Mask, parts: int, seed: int,
     refine_up_to: int | None = None,
-) -> tuple[Int64, int]:
+) -> tuple[Int64, int]:  # fmt: skip
     """Return each sample's group and the number of groups, about `parts` of them.
 
     A sample over budget is alone, or in no group (-1) if it is refused. refine_up_to: as in

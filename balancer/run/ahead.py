@@ -277,13 +277,9 @@ class PlanAhead:
     """
 
     def __init__(
-        self,
-        feed: PlanFeed,
-        ahead: int,
-        block: int,
-        shares: OtherRanks | None = None,
+        self, feed: PlanFeed, ahead: int, block: int, shares: OtherRanks | None = None,
         group: str = "",
-    ) -> None:
+    ) -> None:  # fmt: skip
         self.feed = feed
         self.to_measure: deque[int] = deque()
         self.failed: dict[int, FailedSample] = {}

@@ -131,13 +131,9 @@ class Measuring:
     """
 
     def __init__(
-        self,
-        tasks: Tasks,
-        planning: Planning,
-        epoch: int,
-        numbers: Iterator[int],
+        self, tasks: Tasks, planning: Planning, epoch: int, numbers: Iterator[int],
         give_up: Callable[[Killed], FailedSample],
-    ) -> None:
+    ) -> None:  # fmt: skip
         self._tasks, self._planning, self._numbers = tasks, planning, numbers
         self._epoch, self._give_up = epoch, give_up
         self._waiting: deque[tuple[int, int]] = deque()
@@ -208,13 +204,9 @@ class PlannedRun:
     """
 
     def __init__(
-        self,
-        settings: RunSettings,
-        start: RunStart,
-        tasks: Tasks,
-        planning: Planning,
+        self, settings: RunSettings, start: RunStart, tasks: Tasks, planning: Planning,
         numbers: Iterator[int],
-    ) -> None:
+    ) -> None:  # fmt: skip
         """`numbers` are those of the tasks, above those of runs before."""
         self._settings = settings
         self._start = start

@@ -101,13 +101,9 @@ def make_contents(
 
 
 def plain_contents(
-    step: PlannedStep,
-    played: tuple[int, ...],
-    label: int,
-    sizing: Sizing,
-    may_be_empty: bool,
+    step: PlannedStep, played: tuple[int, ...], label: int, sizing: Sizing, may_be_empty: bool,
     has_spares: bool,
-) -> dict[Cell, Contents]:
+) -> dict[Cell, Contents]:  # fmt: skip
     """Return what a process' microbatches hold if no sample is a hole.
 
     Nothing for a step with fewer samples than microbatches, of which none may be empty.

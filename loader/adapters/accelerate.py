@@ -120,18 +120,13 @@ def _shard(accelerator: Any, loader: Any, processes: int | None = None) -> Any:
     from accelerate.data_loader import prepare_data_loader
 
     return prepare_data_loader(
-        loader,
-        accelerator.device,
-        num_processes=processes or accelerator.num_processes,
+        loader, accelerator.device, num_processes=processes or accelerator.num_processes,
         process_index=0 if processes else accelerator.process_index,
-        put_on_device=accelerator.device_placement,
-        rng_types=accelerator.rng_types.copy(),
-        dispatch_batches=False,
-        even_batches=accelerator.even_batches,
+        put_on_device=accelerator.device_placement, rng_types=accelerator.rng_types.copy(),
+        dispatch_batches=False, even_batches=accelerator.even_batches,
         use_seedable_sampler=accelerator.use_seedable_sampler and not processes,
-        data_seed=accelerator.dataloader_config.data_seed,
-        non_blocking=accelerator.non_blocking,
-    )
+        data_seed=accelerator.dataloader_config.data_seed, non_blocking=accelerator.non_blocking,
+    )  # fmt: skip
 
 
 def _with_our_workers(shard: Any, loader: Any) -> Any:

@@ -56,9 +56,7 @@ def check_label_tokens(
 
 
 def find_resources(
-    source: Source | None,
-    balance: Balance,
-    sleep: Callable[[float], None] = time.sleep,
+    source: Source | None, balance: Balance, sleep: Callable[[float], None] = time.sleep
 ) -> tuple[str, ...]:
     """Return the names of a source's costs, in its own order.
 

@@ -558,9 +558,7 @@ class CountedSteps:
             place: replace(
                 part,
                 info=replace(
-                    part.info,
-                    rank_label_tokens=tokens[part.info.rank],
-                    step_label_tokens=total,
+                    part.info, rank_label_tokens=tokens[part.info.rank], step_label_tokens=total
                 ),
             )
             for place, part in self._parts

@@ -164,24 +164,15 @@ class LoaderSettings:
             checked_path(dead_letter)
         context: Any = loader.multiprocessing_context
         start = WorkerStart(
-            loader.num_workers,
-            loader.persistent_workers,
-            context,
-            loader.worker_init_fn if loader.num_workers else None,
-            arguments.decode_threads,
-            loader.pin_memory,
-            arguments.restarts if loader.num_workers else 0,
-            arguments.stats,
-        )
+            loader.num_workers, loader.persistent_workers, context,
+            loader.worker_init_fn if loader.num_workers else None, arguments.decode_threads,
+            loader.pin_memory, arguments.restarts if loader.num_workers else 0, arguments.stats,
+        )  # fmt: skip
         return cls(
-            arguments=arguments,
-            batch_size=loader.batch_size,
-            drop_last=loader.drop_last,
-            start=start,
-            prefetch=loader.prefetch_factor or DEFAULT_PREFETCH,
-            timeout_s=loader.timeout or None,
-            **facts,
-        )
+            arguments=arguments, batch_size=loader.batch_size, drop_last=loader.drop_last,
+            start=start, prefetch=loader.prefetch_factor or DEFAULT_PREFETCH,
+            timeout_s=loader.timeout or None, **facts,
+        )  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True)

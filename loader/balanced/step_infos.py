@@ -131,15 +131,9 @@ def _find_tensors(batch: Any, depth: int) -> Iterator[torch.Tensor]:
 
 
 def make_info(
-    batch: MicrobatchFacts,
-    epoch: int,
-    ranks: int,
-    resources: tuple[str, ...],
-    over_budget: OverBudget,
-    after: object,
-    sources: Sequence[str] = (),
-    shift_labels: bool = True,
-) -> StepInfo:
+    batch: MicrobatchFacts, epoch: int, ranks: int, resources: tuple[str, ...],
+    over_budget: OverBudget, after: object, sources: Sequence[str] = (), shift_labels: bool = True,
+) -> StepInfo:  # fmt: skip
     """Return the StepInfo of a microbatch; one without samples costs 0 of every resource.
 
     sources: the names of a mixture's, whose keys say of which source a sample is.
@@ -148,23 +142,13 @@ def make_info(
     costs = dict(zip(resources, batch.costs or nothing, strict=True))
     padding = dict(zip(resources, batch.padding or nothing, strict=True))
     return StepInfo(
-        epoch=epoch,
-        step=batch.step,
-        microbatch=batch.microbatch,
-        microbatches=batch.microbatches,
-        rank=batch.rank,
-        ranks=ranks,
-        **structs.asdict(batch.weights),
-        keys=keys,
+        epoch=epoch, step=batch.step, microbatch=batch.microbatch, microbatches=batch.microbatches,
+        rank=batch.rank, ranks=ranks, **structs.asdict(batch.weights), keys=keys,
         holes=tuple([hole.key for hole in batch.holes]),
-        images=costs.get("tiles", costs.get("patches", 1)) > 0 if keys else False,
-        costs=costs,
-        padding=padding,
-        over_budget=over_budget.exceeded(costs),
-        after=after,
-        sources=counted_sources(keys, sources) if sources else {},
-        shift_labels=shift_labels,
-    )
+        images=costs.get("tiles", costs.get("patches", 1)) > 0 if keys else False, costs=costs,
+        padding=padding, over_budget=over_budget.exceeded(costs), after=after,
+        sources=counted_sources(keys, sources) if sources else {}, shift_labels=shift_labels,
+    )  # fmt: skip
 
 
 def counted_sources(keys: Sequence[str], names: Sequence[str]) -> dict[str, int]:

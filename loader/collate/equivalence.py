@@ -171,12 +171,9 @@ def check_equivalence(
 
 
 def _compare(
-    model: nn.Module,
-    loss: LossSum,
-    steps: Sequence[Step[Any]],
-    tolerance: float,
+    model: nn.Module, loss: LossSum, steps: Sequence[Step[Any]], tolerance: float,
     own_layout: Layout | None,
-) -> Equivalence:
+) -> Equivalence:  # fmt: skip
     device = next(iter(model.parameters()), torch.zeros(())).device
 
     def compute(batch: Batch) -> Tensor:

@@ -309,18 +309,14 @@ class LocalLoop(MicrobatchSource):
         is_named = source.names_samples
         looks = self._peers is not None and not is_named and self._runs == 1
         run_settings = RunSettings(
-            job=job,
-            source=source,
-            played=self._place.played,
-            ranks_elsewhere=self._peers is not None,
-            named_by_index=not is_named,
+            job=job, source=source, played=self._place.played,
+            ranks_elsewhere=self._peers is not None, named_by_index=not is_named,
             takes_empty=self._local.takes_empty,
             checks_costs=self._runs > 1 and self._source.decode_first,
             post_at=max(1, self._ahead_samples // 4),
-            looks=tuple(spread(len(source), LOOKED_AT)) if looks else (),
-            compares=self._compares,
+            looks=tuple(spread(len(source), LOOKED_AT)) if looks else (), compares=self._compares,
             stats=self._local.start.stats,
-        )
+        )  # fmt: skip
         self._end_of_run()
         self._run = PlannedRun(run_settings, start, tasks, planning, self._numbers)
         self._compares = 0

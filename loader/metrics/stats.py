@@ -36,11 +36,9 @@ class LoopStats:
     """
 
     def __init__(
-        self,
-        save_to: Path | None = None,
-        reports: bool = False,
+        self, save_to: Path | None = None, reports: bool = False,
         clock: Callable[[], float] = time.perf_counter,
-    ) -> None:
+    ) -> None:  # fmt: skip
         self.save_to, self.reports, self._clock = save_to, reports, clock
         self.batches = self.steps = self.samples = self.nbytes = 0
         self.start_s = self.wait_s = self.train_s = self.step_wait_s = 0.0

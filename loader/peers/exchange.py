@@ -67,13 +67,9 @@ class Peers:
     """
 
     def __init__(
-        self,
-        members: tuple[Peer, ...],
-        rank: int,
-        entries: Entries,
-        greetings: tuple[str, ...] = ("",),
-        clock: Callable[[], float] = time.monotonic,
-    ) -> None:
+        self, members: tuple[Peer, ...], rank: int, entries: Entries,
+        greetings: tuple[str, ...] = ("",), clock: Callable[[], float] = time.monotonic,
+    ) -> None:  # fmt: skip
         """`entries` are the loader's."""
         self.members, self.rank, self.greetings = members, rank, greetings
         self._entries, self._clock = entries, clock

@@ -54,14 +54,9 @@ def meet(
 
 
 def join(
-    point: MeetingPoint,
-    name: str,
-    facts: Mapping[str, str],
-    timeout_s: float,
-    machine: str,
-    says: str = "",
-    clock: Callable[[], float] = time.monotonic,
-) -> Generator[float, None, Peers]:
+    point: MeetingPoint, name: str, facts: Mapping[str, str], timeout_s: float, machine: str,
+    says: str = "", clock: Callable[[], float] = time.monotonic,
+) -> Generator[float, None, Peers]:  # fmt: skip
     """Meet as `meet` does, but yield how long to wait where that sleeps.
 
     machine: what processes share that can see each other's state; "" where that is unknown.

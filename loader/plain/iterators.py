@@ -49,12 +49,9 @@ class IteratorArguments:
     """
 
     def __init__(
-        self,
-        loader: Any,
-        reader: "Reader | None",
-        ours: dict[str, Any],
+        self, loader: Any, reader: "Reader | None", ours: dict[str, Any],
         beginnings: Beginnings | None = None,
-    ) -> None:
+    ) -> None:  # fmt: skip
         self.reader = reader
         self.beginnings = beginnings
         self._loader = loader

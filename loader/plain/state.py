@@ -256,20 +256,16 @@ class PlainState:
         in_turns = current.readers and loader.in_order
         data = known_data(loader.dataset)
         ledger = PlainLedger(
-            seed=current.seed,
-            samples=current.samples if current.begun else data.samples,
-            data=data.identity,
-            worker_seed=current.worker_seed,
+            seed=current.seed, samples=current.samples if current.begun else data.samples,
+            data=data.identity, worker_seed=current.worker_seed,
             generators=tuple(pack_state(state) for state in current.states),
-            batches=current.batches,
-            waiting=tuple(current.waiting),
+            batches=current.batches, waiting=tuple(current.waiting),
             batch_size=read_batch_size(loader),
             left_out=self.left_out.count if self.left_out and current.begun else 0,
-            order=current.order,
-            sampler=state_of_sampler(current),
+            order=current.order, sampler=state_of_sampler(current),
             turn=current.turn % count if in_turns else 0,
             readers=tuple(position.check_known() for position in current.positions(count)),
-        )
+        )  # fmt: skip
         return write_ledger(ledger)
 
     def load_state_dict(self, loader: Any, state: Any, growing: bool = False) -> None:

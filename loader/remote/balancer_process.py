@@ -157,12 +157,10 @@ def _start() -> _Ends:
         with embedded.open_listener(directory) as listening:
             call = f"m.main({directory!r}, {listening.fileno()}, {report})"
             process = subprocess.Popen(
-                clean_command(embedded.__name__, call),
-                stdin=watching,
-                env=os.environ | _ENVIRONMENT,
-                pass_fds=(listening.fileno(), report),
+                clean_command(embedded.__name__, call), stdin=watching,
+                env=os.environ | _ENVIRONMENT, pass_fds=(listening.fileno(), report),
                 start_new_session=True,
-            )
+            )  # fmt: skip
     except BaseException:
         os.close(lifeline)
         os.close(reading)

@@ -104,28 +104,13 @@ def write_position(
     """Return the ledger of a position as JSON values; `auto`: what balance="auto" has found."""
     plan, place = job.plan, position.place
     ledger = BalancedLedger(
-        seed=plan.seed,
-        samples=data.samples,
-        data=data.identity,
-        planner=PLANNER_VERSION,
-        epoch=epoch,
-        shuffle=job.shuffle,
-        digest=plan.digest(),
-        start=place.start,
-        step=place.step,
-        window_step=place.window_step,
-        microbatch=place.microbatch,
-        costs=place.costs,
-        samples_per_step=plan.samples_per_step,
-        mode=plan.mode,
-        ranks=plan.ranks,
-        served=position.served,
-        holes=position.holes,
-        left_out=position.left_out,
-        unusable=position.unusable,
-        label_tokens=job.label_source,
-        auto=auto,
-    )
+        seed=plan.seed, samples=data.samples, data=data.identity, planner=PLANNER_VERSION,
+        epoch=epoch, shuffle=job.shuffle, digest=plan.digest(), start=place.start, step=place.step,
+        window_step=place.window_step, microbatch=place.microbatch, costs=place.costs,
+        samples_per_step=plan.samples_per_step, mode=plan.mode, ranks=plan.ranks,
+        served=position.served, holes=position.holes, left_out=position.left_out,
+        unusable=position.unusable, label_tokens=job.label_source, auto=auto,
+    )  # fmt: skip
     return write_ledger(ledger)
 
 

@@ -67,11 +67,9 @@ def _may_be_filled(labels: Any, declared: int, shift_labels: bool = True) -> boo
 
 
 def find_label_source(
-    source: Source | None,
-    balance: Balance,
-    resources: tuple[str, ...],
+    source: Source | None, balance: Balance, resources: tuple[str, ...],
     collate_fn: Callable[[list[Any]], Any] | None,
-) -> str:
+) -> str:  # fmt: skip
     """Return the counter of label tokens, as JobSpec has it: a resource, or "batch".
 
     The first sample decides where nothing is said and it has to be decoded anyway: to look whether

@@ -187,13 +187,11 @@ class StreamLoop(MicrobatchSource):
         packs = self._taken
         is_whole, has_filling = len(packs) == self._accumulate, self._collate or self._spare
         mine = Share(
-            len(packs),
-            sum(len(pack.keys) for pack in packs),
+            len(packs), sum(len(pack.keys) for pack in packs),
             sum(pack.label_tokens for pack in packs),
             sum(len(pack.holes) for pack in packs) + len(self._late_holes),
-            is_whole or has_filling is not None,
-            tuple(pack.mark for pack in packs if pack.mark),
-        )
+            is_whole or has_filling is not None, tuple(pack.mark for pack in packs if pack.mark),
+        )  # fmt: skip
         key, shares = f"step/{self._step}", [mine]
         if self._peers is not None:
             self._say(key, json.dumps(mine).encode())
@@ -230,18 +228,13 @@ class StreamLoop(MicrobatchSource):
             weights = len(pack.keys), pack.label_tokens, mine.samples, mine.label_tokens, *whole
             resources = tuple(pack.costs)
             facts = MicrobatchFacts(
-                rank=rank,
-                step=self._step,
-                microbatch=number,
-                microbatches=self._accumulate,
-                weights=Weights(*weights),
-                costs=tuple(pack.costs.values()),
+                rank=rank, step=self._step, microbatch=number, microbatches=self._accumulate,
+                weights=Weights(*weights), costs=tuple(pack.costs.values()),
                 padding=tuple(pack.padding.get(name, 0) for name in resources),
-                after=EpochPosition(0, after, after, 0, ""),
-                keys=tuple(pack.keys),
+                after=EpochPosition(0, after, after, 0, ""), keys=tuple(pack.keys),
                 holes=tuple(Hole(0, hole.key, hole.reason, hole.source) for hole in pack.holes),
                 step_holes=tuple(range(begin, begin + n_holes)),
-            )
+            )  # fmt: skip
             loaded = LoadedBatch(pack.batch)
             ready.append(LocalArrival(facts, loaded, resources=resources or None, stream=following))
         return ready

@@ -120,19 +120,12 @@ class PackLoader(TorchDataLoader[Any]):
         """Return this rank's ledger of a position."""
         job, at = settings.job, position.stream
         ledger = StreamLedger(
-            seed=job.plan.seed,
-            samples=None,
-            data=data.identity,
-            epoch=epoch,
-            digest=_digest_job(job),
-            rank=settings.place.played[0],
-            ranks=job.plan.ranks,
-            workers=self.num_workers,
-            step=position.place.step,
-            microbatch=position.place.microbatch,
-            left_out=0 if at is None else at.left_out,
+            seed=job.plan.seed, samples=None, data=data.identity, epoch=epoch,
+            digest=_digest_job(job), rank=settings.place.played[0], ranks=job.plan.ranks,
+            workers=self.num_workers, step=position.place.step,
+            microbatch=position.place.microbatch, left_out=0 if at is None else at.left_out,
             stream=self.ledger(at),
-        )
+        )  # fmt: skip
         return write_ledger(ledger)
 
     def read_position(

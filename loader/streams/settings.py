@@ -142,18 +142,13 @@ def settings_of_stream(
     sizing = PlanConfig.from_balance(balance, ranks=1, resources=resources).sizing
     padded = tuple(column in sizing.padded for column in range(len(resources)))
     settings = PackSettings(
-        limits=Limits(tuple(balance.budgets.values()), padded),
-        sizing=sizing,
-        resources=resources,
-        cost=arguments.cost,
-        collate=batches.in_worker,
-        takes_empty=takes_empty,
+        limits=Limits(tuple(balance.budgets.values()), padded), sizing=sizing, resources=resources,
+        cost=arguments.cost, collate=batches.in_worker, takes_empty=takes_empty,
         oversize=balance.oversize,
         label_tokens=None if balance.label_tokens == IN_BATCHES else balance.label_tokens,
-        shift_labels=balance.shift_labels,
-        on_error=arguments.on_error.action,
+        shift_labels=balance.shift_labels, on_error=arguments.on_error.action,
         most_bytes=arguments.buffer_bytes // max(1, loader.num_workers),
-    )
+    )  # fmt: skip
     stream, accumulate = PackedStream(loader.dataset, settings), int(balance.accumulate)
     local = LoaderSettings.from_loader(
         loader, arguments, dataset=loader.dataset, source=None, resources=resources,

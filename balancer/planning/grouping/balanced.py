@@ -36,15 +36,10 @@ FREE_ROUNDS, EXCESS_FROM = 12, 4
 
 
 def balanced(
-    costs: Int64,
-    budgets: Sequence[int | None],
-    parts: int | None = None,
-    seed: int = 0,
-    rounds: int | None = None,
-    refine_up_to: int | None = None,
-    coarse: bool = False,
+    costs: Int64, budgets: Sequence[int | None], parts: int | None = None, seed: int = 0,
+    rounds: int | None = None, refine_up_to: int | None = None, coarse: bool = False,
     blocked: Int64 | None = None,
-) -> GroupingResult:
+) -> GroupingResult:  # fmt: skip
     """Group all samples (n, resources) within budgets into `parts` groups of even loads, or more.
 
     Longest processing time in several resources, then two-ended best swaps (research of this
@@ -156,16 +151,9 @@ def _weight(costs: Int64, budgets: Int64) -> int:
 
 
 def refine(
-    costs: Int64,
-    budgets: Int64,
-    group_of: Int64,
-    groups: int,
-    rounds: int,
-    seed: int = 0,
-    moves: bool = True,
-    excess_from: int | None = None,
-    taken: Int64 | None = None,
-) -> Int64:
+    costs: Int64, budgets: Int64, group_of: Int64, groups: int, rounds: int, seed: int = 0,
+    moves: bool = True, excess_from: int | None = None, taken: Int64 | None = None,
+) -> Int64:  # fmt: skip
     """Return group_of after two-ended swaps of scaled costs; see kernels.swap.two_ended.
 
     excess_from: the round from which on only what is above the mean load counts; None: no round.

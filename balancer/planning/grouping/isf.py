@@ -13,13 +13,9 @@ from .groups import GroupingResult
 
 
 def isf(
-    costs: Int64,
-    budgets: Sequence[int | None],
-    targets: Sequence[int | None] | None = None,
-    iterations: int = 10,
-    seed: int = 0,
-    flush: bool = True,
-) -> GroupingResult:
+    costs: Int64, budgets: Sequence[int | None], targets: Sequence[int | None] | None = None,
+    iterations: int = 10, seed: int = 0, flush: bool = True,
+) -> GroupingResult:  # fmt: skip
     """Group samples (n, resources): next-fit in random order, keep full groups, repeat.
 
     OmniBal (2025), §4.1, Algorithm 1; no bound. A group is full when any resource reaches its
@@ -49,15 +45,9 @@ def isf(
 
 
 def _iterate(
-    costs: Int64,
-    budgets: Int64,
-    targets: Int64,
-    iterations: int,
-    seed: int,
-    items: Int64,
-    group_of: Int64,
-    groups: int = 0,
-) -> tuple[int, Int64]:
+    costs: Int64, budgets: Int64, targets: Int64, iterations: int, seed: int, items: Int64,
+    group_of: Int64, groups: int = 0,
+) -> tuple[int, Int64]:  # fmt: skip
     """Run sampling and filtering; return (groups, samples left) and fill group_of."""
     for iteration in range(iterations):
         shuffle(items, derive_seed(seed, 0, iteration))

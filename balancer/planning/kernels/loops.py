@@ -42,15 +42,7 @@ if TYPE_CHECKING or not IS_COMPILED:
     from .isf import sample_and_filter, shuffle
     from .level import level_steps
     from .pack import place
-    from .padded import (
-        best_tops,
-        cut,
-        cut_in_two,
-        fill_empty,
-        least_top,
-        padded_tops,
-        stops,
-    )
+    from .padded import best_tops, cut, cut_in_two, fill_empty, least_top, padded_tops, stops
     from .padded_exchange import even_out
     from .pipeline import run, two_opt
     from .shuffle import swap

@@ -250,16 +250,14 @@ class Recipe:
         """Return the recipe that facts() describe; ValueError where they do not."""
         try:
             recipe = cls(
-                tuple(map(str, facts["names"])),
-                tuple(map(int, facts["sizes"])),
+                tuple(map(str, facts["names"])), tuple(map(int, facts["sizes"])),
                 tuple((int(at), np.array(shares, np.float64)) for at, shares in facts["schedule"]),
                 facts["epoch"] if isinstance(facts["epoch"], str) else int(facts["epoch"]),
                 tuple(map(str, facts["repeats"])),
                 _unpacked(facts["costs"], facts["sizes"]) if "costs" in facts else None,
                 {str(name): Begun(*map(int, n)) for name, n in facts["begun"].items()},
-                bool(facts["continues"]),
-                tuple(map(int, facts["known_passes"])),
-            )
+                bool(facts["continues"]), tuple(map(int, facts["known_passes"])),
+            )  # fmt: skip
         except (KeyError, TypeError, ValueError, OverflowError, AttributeError) as error:
             raise ValueError(f"the mixture's description is none: {error!r:.200}") from error
         count, passes = len(recipe.names), recipe.known_passes

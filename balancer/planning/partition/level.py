@@ -12,14 +12,7 @@ from ..grouping.groups import make_slots, read_slots
 from ..kernels.arrays import Int64, Mask, Slots
 from ..kernels.loops import level_steps
 from ..problem.config import PlanConfig
-from ..problem.loads import (
-    UNLIMITED,
-    budget_array,
-    count_kinds,
-    group_loads,
-    in_units,
-    scale_costs,
-)
+from ..problem.loads import UNLIMITED, budget_array, count_kinds, group_loads, in_units, scale_costs
 from ..problem.metrics import TILE_TOKENS
 
 _SPARE = 4  # free places of a group for samples that move

@@ -30,7 +30,6 @@ from .options import (
     check_option,
     contradictions,
 )
-from .pipeline_costs import job_section
 from .shapes import Padding, against_padding, resolve_padding
 from .values import (
     DEFAULT_IMAGES,
@@ -270,6 +269,8 @@ class Balance:
         its ordering reads are the plan's. Raises ValueError, with the file's name, for whatever
         `from_json` refuses.
         """
+        from .pipeline_costs import job_section  # here: most rules are in no file
+
         try:
             text = Path(path).read_text(encoding="utf-8")
             section = job_section(text)

@@ -32,7 +32,6 @@ from .options import (
     list_dispatched,
     list_padded,
 )
-from .pipeline_costs import read_costs
 from .shapes import Sizing, against_columns
 from .values import as_pipeline
 
@@ -126,17 +125,10 @@ class PlanConfig:
 
     @classmethod
     def from_balance(
-        cls,
-        balance: Balance,
-        *,
-        ranks: int,
-        resources: tuple[str, ...],
-        samples_per_step: int | None = None,
-        batch_size: int | None = None,
-        drop_last: bool = False,
-        accumulate_from: int = 1,
-        empty_microbatches: bool = True,
-    ) -> "PlanConfig":
+        cls, balance: Balance, *, ranks: int, resources: tuple[str, ...],
+        samples_per_step: int | None = None, batch_size: int | None = None, drop_last: bool = False,
+        accumulate_from: int = 1, empty_microbatches: bool = True,
+    ) -> "PlanConfig":  # fmt: skip
         """Return the configuration of a Balance whose samples have these resources.
 
         batch_size: for grouping "fixed". samples_per_step: by default the balance's, else
@@ -146,26 +138,24 @@ class PlanConfig:
         """
         rows = accumulate_from if balance.accumulate == "auto" else balance.accumulate
         size = samples_per_step or balance.samples_per_step or ranks * rows * (batch_size or 1)
-        padding, order = balance.padding, as_pipeline(balance.pipeline)
+        padding, pipeline = balance.padding, ""
+        if (order := as_pipeline(balance.pipeline)) is not None:
+            from .pipeline_costs import read_costs  # here: most plans have no pipeline
+
+            pipeline = read_costs(order.profile)
         return cls(
-            ranks=ranks,
-            samples_per_step=size,
-            resources=resources,
+            ranks=ranks, samples_per_step=size, resources=resources,
             budgets=list_budgets(balance, resources),
-            **{name: getattr(balance, name) for name in _OPTIONS},
-            waits=balance.resolved_waits,
-            drop_last=drop_last,
-            batch_size=batch_size if balance.grouping == "fixed" else None,
-            accumulate_from=accumulate_from,
-            empty_microbatches=empty_microbatches,
+            **{name: getattr(balance, name) for name in _OPTIONS}, waits=balance.resolved_waits,
+            drop_last=drop_last, batch_size=batch_size if balance.grouping == "fixed" else None,
+            accumulate_from=accumulate_from, empty_microbatches=empty_microbatches,
             padded=list_padded(balance.resolved_work, resources),
             time_ns=tuple(sorted((balance.time_ns or {}).items())),
-            pipeline=read_costs(order.profile) if order else "",
+            pipeline=pipeline,
             dispatched=list_dispatched(balance.dispatch, resources),
             multiples=tuple(sorted(padding.multiples.items())),
-            buckets=tuple(sorted(padding.buckets.items())),
-            layout=format_rules(balance.layout),
-        )
+            buckets=tuple(sorted(padding.buckets.items())), layout=format_rules(balance.layout),
+        )  # fmt: skip
 
     def _contradictions(self) -> Iterator[str]:
         if self.grouping == "auto":

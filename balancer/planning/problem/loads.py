@@ -129,9 +129,7 @@ def scale_costs(costs: Int64, budgets: Int64, parts: int) -> tuple[Int64, Int64]
         whole = max(1, int(values.sum()))
         # a power of two to divide by
         shift = max(
-            0,
-            (whole // parts).bit_length() - _MEAN_BITS,
-            largest.bit_length() - _LARGEST_BITS,
+            0, (whole // parts).bit_length() - _MEAN_BITS, largest.bit_length() - _LARGEST_BITS
         )
         by_mean, by_largest = (
             UNIT * parts // max(1, whole >> shift),

@@ -120,10 +120,7 @@ OPTIONS: Mapping[str, Check] = {
         lambda value: isinstance(value, Layout) or _allow_names("layout")[0](value),
         f"{_allow_names('layout')[1]}, or a cp.Layout",
     ),
-    "dummy_tile": (
-        lambda value: type(value) is int and value >= 0,
-        "is 0 or a positive integer",
-    ),
+    "dummy_tile": (lambda value: type(value) is int and value >= 0, "is 0 or a positive integer"),
     "label_tokens": _RESOURCE,
 }
 

@@ -67,9 +67,7 @@ class ImageDispatch:
         self._open: StepImages | None = None
 
     def step(
-        self,
-        pixels: Sequence[Tensor | None],
-        sizes: Sequence[Sequence[Size]] | None = None,
+        self, pixels: Sequence[Tensor | None], sizes: Sequence[Sequence[Size]] | None = None
     ) -> "StepImages":
         """Return the images of a step, of which nothing is encoded yet.
 
