@@ -126,14 +126,9 @@ class JobRank:
         pp_rank = rank % plan.layout.pp
         own = {n: stages[n] for n, r in enumerate(plan.costs.placement) if r == pp_rank}
         self.pipe = Pipeline(
-            mesh,
-            schedule=plan,
-            stages=own,
-            hidden=HIDDEN,
-            run=StageOptions(inputs=("x",)),
-            loss=loss,
-            deadline_s=60,
-        )
+            mesh, schedule=plan, stages=own, hidden=HIDDEN, run=StageOptions(inputs=("x",)),
+            loss=loss, deadline_s=60,
+        )  # fmt: skip
         self._step = make_step(Path(path), rank // plan.layout.pp)
 
     def run(self, repeats: int) -> list[Any]:

@@ -51,15 +51,11 @@ class TorchSteps:
         self._count = len(examples) - 1
         parts = [
             PipelineStage(
-                module,
-                number,
-                self._count,
-                torch.device(settings.device),
-                input_args=examples[number],
-                output_args=examples[number + 1],
+                module, number, self._count, torch.device(settings.device),
+                input_args=examples[number], output_args=examples[number + 1],
             )
             for number, module in sorted(stages.items())
-        ]
+        ]  # fmt: skip
         options: dict[str, Any] = {"loss_fn": settings.loss, "scale_grads": False}
         if schedule != "1f1b":
             options["defer_pp_recv"] = settings.late_receives

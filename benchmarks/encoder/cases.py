@@ -151,15 +151,10 @@ WHOLE = (
 # Twice as long, since sleeps of a few ms end late on cores that are shared.
 INSIDE = tuple(
     replace(
-        one,
-        name=f"{one.microbatches} in 4, inside passes",
-        forward=2 * one.forward,
-        backward=2 * one.backward,
-        layer_forward=2 * one.layer_forward,
-        layer_backward=2 * one.layer_backward,
-        pieces=PIECES,
-        points=POINTS,
+        one, name=f"{one.microbatches} in 4, inside passes", forward=2 * one.forward,
+        backward=2 * one.backward, layer_forward=2 * one.layer_forward,
+        layer_backward=2 * one.layer_backward, pieces=PIECES, points=POINTS,
     )
     for one in WHOLE
-)
+)  # fmt: skip
 CASES = (*WHOLE, *INSIDE)

@@ -105,16 +105,11 @@ def sleeping_pipe(
         for number in program.stages_of(rank)
     }
     pipe = Pipeline(
-        mesh,
-        schedule=lambda *_: program,
-        stages=stages,
-        encoders=[_encoder(case)] if program.edges else [],
-        hidden=_HIDDEN,
+        mesh, schedule=lambda *_: program, stages=stages,
+        encoders=[_encoder(case)] if program.edges else [], hidden=_HIDDEN,
         run=StageOptions(inputs=("x",)),
-        loss=lambda output, labels: output.sum() + 0 * labels.sum(),
-        deadline_s=60,
-        replan=replan,
-    )
+        loss=lambda output, labels: output.sum() + 0 * labels.sum(), deadline_s=60, replan=replan,
+    )  # fmt: skip
     return pipe, stages
 
 

@@ -72,17 +72,11 @@ def whole(
     before = job.days(random_batches(costs, dp), usual)
     after = job.days(batches, stages, again)
     return {
-        "random": before,
-        "+ data": job.days(batches, usual),
-        "+ model": job.days(batches, stages),
-        "+ memory": after,
-        "before": before,
-        "after": after,
-        "speed-up": before / after,
-        "samples a batch": batches.size,
-        "recomputed": sum(map(len, again)),
+        "random": before, "+ data": job.days(batches, usual), "+ model": job.days(batches, stages),
+        "+ memory": after, "before": before, "after": after, "speed-up": before / after,
+        "samples a batch": batches.size, "recomputed": sum(map(len, again)),
         **isf_batches(data, RANKS, name, most_tiles=most_tiles, budgets=budgets).ratios,
-    }
+    }  # fmt: skip
 
 
 def _named(begin: str, rows: Ours) -> Ours:

@@ -267,15 +267,10 @@ def make_config(
     fill = EXACT_FILL if mode == "exact" else 0.97
     size = max(1, int(fill * ranks * accumulate * len(table.costs) / bound))
     return PlanConfig(
-        ranks=ranks,
-        samples_per_step=size,
-        accumulate="auto" if mode == "exact" else accumulate,
-        accumulate_from=accumulate if mode == "exact" else 1,
-        resources=table.resources,
-        budgets=budgets,
-        mode=mode,
-        seed=seed,
-    )
+        ranks=ranks, samples_per_step=size, accumulate="auto" if mode == "exact" else accumulate,
+        accumulate_from=accumulate if mode == "exact" else 1, resources=table.resources,
+        budgets=budgets, mode=mode, seed=seed,
+    )  # fmt: skip
 
 
 def as_table(report: dict[str, object]) -> Table:

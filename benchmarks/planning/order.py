@@ -75,13 +75,9 @@ def compare_orders(
                 gaps[name].append(makespan / optimum - 1)
     strategies = {name: _figures(speedups[name], gaps[name], taken[name]) for name in speedups}
     return {
-        "stages": stages,
-        "microbatches": microbatches,
-        "sigma": sigma,
-        "virtual": virtual,
-        "draws": draws,
-        "strategies": strategies,
-    }
+        "stages": stages, "microbatches": microbatches, "sigma": sigma, "virtual": virtual,
+        "draws": draws, "strategies": strategies,
+    }  # fmt: skip
 
 
 def _figures(speedups: list[float], gaps: list[float], taken: list[float]) -> dict[str, object]:

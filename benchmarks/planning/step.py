@@ -111,14 +111,10 @@ def command(
             slowest = max(pipeline(order) for pipeline, order in pipelines)
             rates[name].append([slowest / step.equal(), slowest / step.bound(), taken])
     report: dict[str, object] = {
-        "ranks": ranks,
-        "stages": stages,
-        "microbatches": microbatches,
-        "samples_per_step": len(some),
-        "budgets": dict(zip(limits, relaxed, strict=True)),
-        "draws": draws,
-        "strategies": {name: _figures(rows) for name, rows in rates.items()},
-    }
+        "ranks": ranks, "stages": stages, "microbatches": microbatches,
+        "samples_per_step": len(some), "budgets": dict(zip(limits, relaxed, strict=True)),
+        "draws": draws, "strategies": {name: _figures(rows) for name, rows in rates.items()},
+    }  # fmt: skip
     emit(report, as_json, _as_table(report))
 
 
@@ -171,14 +167,10 @@ def _balanced(step: StepCase) -> Found:
     squared = _with_squares(step.costs)
     time_units = squared[:, 1] * ATTENTION + squared[:, 2]
     config = PlanConfig(
-        ranks=step.ranks,
-        samples_per_step=len(step.costs),
-        accumulate=step.microbatches,
-        resources=("tiles", "tokens", "llm_time"),
-        budgets=(*step.budgets, None),
-        ordering="two_opt",
-        seed=step.seed,
-    )
+        ranks=step.ranks, samples_per_step=len(step.costs), accumulate=step.microbatches,
+        resources=("tiles", "tokens", "llm_time"), budgets=(*step.budgets, None),
+        ordering="two_opt", seed=step.seed,
+    )  # fmt: skip
 
     def pipeline_of(loads: Int64) -> PipelineEvaluator:
         squares = loads[:, 2] - loads[:, 1] * ATTENTION

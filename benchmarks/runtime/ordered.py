@@ -100,14 +100,10 @@ class OrderedRank:
         forward = case.forward_ns[self._rank]
         backward = tuple(2 * ns for ns in forward)
         pipe = Pipeline(
-            self._mesh,
-            schedule="1f1b",
-            stages={self._rank: SleepingStage(forward, backward, 0)},
-            hidden=HIDDEN,
-            run=StageOptions(inputs=("x",)),
-            loss=lambda output, labels: output.sum() + 0 * labels.sum(),
-            deadline_s=60,
-        )
+            self._mesh, schedule="1f1b", stages={self._rank: SleepingStage(forward, backward, 0)},
+            hidden=HIDDEN, run=StageOptions(inputs=("x",)),
+            loss=lambda output, labels: output.sum() + 0 * labels.sum(), deadline_s=60,
+        )  # fmt: skip
         found: tuple[list[int], list[int]] = ([], [])
         for _ in range(rounds + 1):
             for order, into in zip((range(MICROBATCHES), case.order), found, strict=True):

@@ -189,14 +189,10 @@ class SleepingRank:
             for number in program.stages_of(self._rank)
         }
         pipe = Pipeline(
-            self._mesh,
-            schedule=case.schedule,
-            stages=stages,
-            hidden=HIDDEN,
+            self._mesh, schedule=case.schedule, stages=stages, hidden=HIDDEN,
             run=StageOptions(inputs=("x",)),
-            loss=lambda output, labels: output.sum() + 0 * labels.sum(),
-            deadline_s=60,
-        )
+            loss=lambda output, labels: output.sum() + 0 * labels.sum(), deadline_s=60,
+        )  # fmt: skip
         step = _step(case)
         found = []
         for _ in range(repeats + 1):

@@ -83,14 +83,8 @@ def _not_tars(_: str, names: list[str]) -> list[str]:
 
 def _started(folder: Path, ms: float, mb_s: float) -> "subprocess.Popen[str]":
     words = [
-        sys.executable,
-        "-P",
-        "-m",
-        "benchmarks.stores.server",
-        str(folder),
-        str(ms),
-        str(mb_s),
-    ]
+        sys.executable, "-P", "-m", "benchmarks.stores.server", str(folder), str(ms), str(mb_s),
+    ]  # fmt: skip
     return subprocess.Popen(words, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
 
 
@@ -124,14 +118,10 @@ def _measured(
     litdata: str | None,
 ) -> dict[str, Any]:
     environment = {
-        **os.environ,
-        "AWS_ENDPOINT_URL": f"http://127.0.0.1:{port}",
-        "AWS_ACCESS_KEY_ID": "key",
-        "AWS_SECRET_ACCESS_KEY": "secret",
-        "AWS_DEFAULT_REGION": "us-east-1",
-        "COUNTERPOISE_CACHE": str(folder / "cache"),
-        "LITDATA_CACHE": str(folder / "litdata-cache"),
-    }
+        **os.environ, "AWS_ENDPOINT_URL": f"http://127.0.0.1:{port}", "AWS_ACCESS_KEY_ID": "key",
+        "AWS_SECRET_ACCESS_KEY": "secret", "AWS_DEFAULT_REGION": "us-east-1",
+        "COUNTERPOISE_CACHE": str(folder / "cache"), "LITDATA_CACHE": str(folder / "litdata-cache"),
+    }  # fmt: skip
     runs: dict[str, list[dict[str, Any]]] = {system: [] for system in systems}
     for number in range(-1, rounds):
         # The first round makes the index and fills the file system's cache.

@@ -52,13 +52,9 @@ def ours(
 
     dataset = counterpoise.TarDataset(url, transform)
     return counterpoise.DataLoader(
-        dataset,
-        batch_size=BATCH,
-        shuffle=True,
-        num_workers=workers,
-        collate_fn=list,
+        dataset, batch_size=BATCH, shuffle=True, num_workers=workers, collate_fn=list,
         prefetch_factor=prefetch,
-    )
+    )  # fmt: skip
 
 
 def over_s3fs(url: str, workers: int, transform: Transform) -> Iterable[list[int]]:

@@ -119,14 +119,10 @@ def peak_memory(run: MeasuredRun) -> tuple[RankMemory, ...]:
     # The first stage also has the positions' embedding.
     part = SubModel("gpt", LANGUAGE, (layer,) * run.layers, words, front=tokens * width)
     layout = ParallelLayout(
-        pp=ranks,
-        microbatches=run.microbatches,
-        schedule=SCHEDULES.get(run.method, f"1f1b-{run.method}"),
-        stages=_stages(run, layer, words),
-        zero=0,
-        spread_vocabulary=run.method not in SCHEDULES,
-        prefetch=0,
-    )
+        pp=ranks, microbatches=run.microbatches,
+        schedule=SCHEDULES.get(run.method, f"1f1b-{run.method}"), stages=_stages(run, layer, words),
+        zero=0, spread_vocabulary=run.method not in SCHEDULES, prefetch=0,
+    )  # fmt: skip
     amounts = {"tokens": tokens, "token_pairs": tokens**2}
     return memory(Model("gpt", (part,)), read_device("a100"), layout, amounts)
 

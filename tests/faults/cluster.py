@@ -156,12 +156,8 @@ class Cluster:
             address = f"tcp://127.0.0.1:{self.network.cables[name].port}"
             if kind == "rank":
                 words = [
-                    "tests.faults.trainer",
-                    address,
-                    str(self.folder),
-                    number,
-                    str(self._step_s),
-                ]
+                    "tests.faults.trainer", address, str(self.folder), number, str(self._step_s),
+                ]  # fmt: skip
             else:
                 words = ["worker", address, "--root", str(self._shards)]
                 words += ["--cache", str(log.with_suffix(".cache"))]

@@ -81,14 +81,9 @@ def _loader(party: str, workers: int = WORKERS) -> Any:
     balance = Balance("fixed", layout="packed")
     data: Any = Pictures()
     return DataLoader(
-        data,
-        BATCH,
-        True,
-        num_workers=workers,
-        balance=balance,
-        cost=costs,
+        data, BATCH, True, num_workers=workers, balance=balance, cost=costs,
         on_error=OnError(worker_restarts=1),
-    )
+    )  # fmt: skip
 
 
 def _die(party: str, source: random.Random, notes: Path) -> None:

@@ -34,15 +34,11 @@ def torchrun(
     }  # fmt: skip
     processes = [
         Popen(
-            [sys.executable, *program],
-            env={**common, "RANK": str(rank), "LOCAL_RANK": str(rank)},
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            text=True,
-            **given,
+            [sys.executable, *program], env={**common, "RANK": str(rank), "LOCAL_RANK": str(rank)},
+            stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, **given,
         )
         for rank in range(int(number))
-    ]
+    ]  # fmt: skip
     try:
         said = [process.communicate(timeout=timeout) for process in processes]
     finally:

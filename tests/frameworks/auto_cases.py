@@ -65,14 +65,9 @@ def dies(_: list[Any]) -> Any:
 def failing(kind: str) -> str:
     """Return the error of a rank whose collate_fn cannot be tried."""
     loader = cp.DataLoader(
-        Texts(),
-        4,
-        shuffle=True,
-        balance="auto",
-        collate_fn=dies if kind == "dies" else raises,
-        num_workers=1,
-        ranks=cp.Ranks(name=kind),
-    )
+        Texts(), 4, shuffle=True, balance="auto", collate_fn=dies if kind == "dies" else raises,
+        num_workers=1, ranks=cp.Ranks(name=kind),
+    )  # fmt: skip
     KEPT.append(loader)
     try:
         next(iter(loader))

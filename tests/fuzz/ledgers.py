@@ -194,31 +194,17 @@ def named(error: Exception, what: str) -> Outcome:
     text = str(error)
     names = {field for kind in KINDS.values() for field in kind.told} | {
         *(
-            "version",
-            "kind",
-            "check",
-            "holes",
-            "left_out",
-            "unusable",
-            "digest",
-            "costs",
-            "planner",
-            "ranks",
+            "version", "kind", "check", "holes", "left_out", "unusable", "digest", "costs",
+            "planner", "ranks",
         ),
         "worker_seed",
         "generators",
         *(
-            "sampler",
-            "readers",
-            "num_workers",
-            "auto",
-            "label_tokens",
-            "start",
-            "step",
+            "sampler", "readers", "num_workers", "auto", "label_tokens", "start", "step",
             "window_step",
         ),
         *("microbatch", "served", "before", "given", "turn", "waiting", "batches", "epoch"),
-    }
+    }  # fmt: skip
     is_named = any(re.search(rf"\b{name}\b", text) for name in names)
     return Outcome("refused" if is_named and "\n" not in text else "unclear", what, text)
 

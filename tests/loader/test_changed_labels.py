@@ -149,13 +149,9 @@ def test_it_finds_no_label_in_a_microbatch_that_weighs_nothing() -> None:
     """A real sample is in it, where collate_fn makes no batch of none."""
     balance = Balance(accumulate="auto", samples_per_step=3, budgets={"tokens": 9})
     given = DataLoader(
-        Alike(),
-        balance=balance,
-        ranks=Ranks(virtual=2),
-        shuffle=True,
-        collate_fn=padded,
+        Alike(), balance=balance, ranks=Ranks(virtual=2), shuffle=True, collate_fn=padded,
         cost=LABELS,
-    )
+    )  # fmt: skip
     given._late.leave_labels()
     empty = [batch["labels"] for batch, info in given.with_info() if info.empty]
     assert empty

@@ -50,8 +50,7 @@ def make(file: Path, workers: int = 0, pipe: Any = None, **changes: Any) -> Data
     given: dict[str, Any] = {
         "grouping": "balanced", "samples_per_step": STEP, "accumulate": 4,
         "ranks": Ranks(virtual=2), "shuffle": True, "collate_fn": made.as_list,
-        "num_workers": workers, "ordering": "two_opt",
-        "pipeline": str(file),
+        "num_workers": workers, "ordering": "two_opt", "pipeline": str(file),
     }  # fmt: skip
     loader = balanced_loader(made.Augmented(COUNT), **{**given, **changes})
     if pipe is not None:

@@ -289,13 +289,9 @@ def test_plans_that_look_at_no_cost_take_sources_that_say_none() -> None:
     data = cp.Mixture({"a": (known, 1), "b": ([1, 2], 1)}, epoch=10)
     lengths = known.known_costs(["tokens"])[0].tolist()
     made = cp.DataLoader(
-        data,
-        batch_size=5,
-        shuffle=True,
-        balance="fixed",
-        ranks=cp.Ranks(virtual=2),
+        data, batch_size=5, shuffle=True, balance="fixed", ranks=cp.Ranks(virtual=2),
         collate_fn=list,
-    )
+    )  # fmt: skip
     sampler = cp.BalancedBatchSampler(data, "fixed", ranks=(0, 1), batch_size=10)
     for info in [info for step in made.steps() for info in step.infos]:
         told = [int(key.partition("/")[2]) for key in info.keys if data.find_source(key) == "a"]

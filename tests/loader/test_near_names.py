@@ -37,7 +37,6 @@ MISTYPED: dict[str, tuple[Callable[[], object], str]] = {
     "a partition": (lambda: Balance(partition="gready"), "'greedy'"),
     "an ordering": (lambda: cp.PipelineOrder("p", "twoopt"), "'two_opt'"),  # type: ignore[arg-type]
     "waits": (lambda: Balance(waits="steps"), "'step'"),
-    "work": (lambda: Balance(work="paded"), "'padded'"),
     "counts": (lambda: Balance(counts="eqal"), "'equal'"),
     "dispatch": (lambda: cp.Images("image"), "'images'"),  # type: ignore[arg-type]
     "oversize": (lambda: Balance(oversize="refused"), "'refuse'"),
@@ -63,11 +62,6 @@ def test_a_mistyped_name_is_refused_with_the_name_that_was_meant(name: str) -> N
     with pytest.raises((ValueError, TypeError)) as error:
         mistype()
     assert f"; did you mean {meant}?" in str(error.value)
-
-
-def test_a_name_that_is_near_to_none_is_refused_with_those_that_are_allowed() -> None:
-    with pytest.raises(ValueError, match=r"'fixed', 'auto'$"):
-        Balance("magic")
 
 
 def test_a_value_that_compares_by_element_is_refused_as_any_other() -> None:

@@ -26,17 +26,10 @@ def make(profile: str | None, workers: int = 0, **changes: Any) -> DataLoader:
     if profile is not None:
         ordered = {"ordering": "two_opt", "pipeline": profile}
     return balanced_loader(
-        made.Augmented(96),
-        grouping="balanced",
-        samples_per_step=24,
-        accumulate=4,
-        ranks=Ranks(virtual=2),
-        shuffle=True,
-        collate_fn=made.as_list,
-        num_workers=workers,
-        **ordered,
-        **changes,
-    )
+        made.Augmented(96), grouping="balanced", samples_per_step=24, accumulate=4,
+        ranks=Ranks(virtual=2), shuffle=True, collate_fn=made.as_list, num_workers=workers,
+        **ordered, **changes,
+    )  # fmt: skip
 
 
 def take(loader: DataLoader) -> Delivered:

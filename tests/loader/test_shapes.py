@@ -159,13 +159,9 @@ def open_loader(workers: int = 0, **options: Any) -> DataLoader:
     sizes = {"samples_per_step": 64, "accumulate": "auto", "oversize": "refuse"}
     balance = flat_balance(**{**given, **sizes, **options})
     return DataLoader(
-        Texts(),
-        balance=balance,
-        shuffle=True,
-        ranks=Ranks(virtual=2),
-        num_workers=workers,
+        Texts(), balance=balance, shuffle=True, ranks=Ranks(virtual=2), num_workers=workers,
         cost=COSTS,
-    )
+    )  # fmt: skip
 
 
 def rows_of(loader: DataLoader) -> list[tuple[Any, ...]]:

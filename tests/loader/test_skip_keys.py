@@ -48,13 +48,9 @@ def loader(data: Any, ranks: int = 2, **others: Any) -> Any:
         mode=others.pop("mode", "exact"),
     )  # fmt: skip
     return cp.DataLoader(
-        data,
-        balance=balance,
-        shuffle=True,
-        ranks=cp.Ranks(virtual=ranks),
-        collate_fn=list,
+        data, balance=balance, shuffle=True, ranks=cp.Ranks(virtual=ranks), collate_fn=list,
         **others,
-    )
+    )  # fmt: skip
 
 
 def steps(made: Any) -> list[list[str]]:

@@ -55,13 +55,9 @@ def _run_pytest(
     with log.open("w") as out:
         # a session of its own: what tests leave behind ends with it
         done = subprocess.Popen(
-            command,
-            cwd=folder,
-            env={**os.environ, **named},
-            stdout=out,
-            stderr=out,
+            command, cwd=folder, env={**os.environ, **named}, stdout=out, stderr=out,
             start_new_session=True,
-        )
+        )  # fmt: skip
         try:
             done.wait()
         finally:

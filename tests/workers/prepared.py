@@ -53,15 +53,10 @@ def write_mds(
     names = sorted(columns)
     sizes = [SIZES.get(columns[name]) for name in names]
     config = {
-        "column_encodings": [columns[name] for name in names],
-        "column_names": names,
-        "column_sizes": sizes,
-        "compression": compression or None,
-        "format": "mds",
-        "hashes": [],
-        "size_limit": 1 << 26,
-        "version": 2,
-    }
+        "column_encodings": [columns[name] for name in names], "column_names": names,
+        "column_sizes": sizes, "compression": compression or None, "format": "mds", "hashes": [],
+        "size_limit": 1 << 26, "version": 2,
+    }  # fmt: skip
     packed = [_sample(sample, names, sizes) for sample in samples]
     shards = []
     for number, at in enumerate(range(0, len(packed), per_shard)):

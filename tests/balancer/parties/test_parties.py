@@ -50,12 +50,8 @@ class World:
 
     def join(self, peer: str, *ranks: int, **more: Any) -> None:
         fields: dict[str, Any] = {
-            "sharer": 0,
-            "sharers": 1,
-            "job": "{}",
-            "layout": "{}",
-            "incarnation": 0,
-        }
+            "sharer": 0, "sharers": 1, "job": "{}", "layout": "{}", "incarnation": 0,
+        }  # fmt: skip
         self.say(peer, JoinJob(ranks, name=more.pop("name", peer), **(fields | more)))
 
     def begin(self, peer: str, run: int = 0, **more: Any) -> None:

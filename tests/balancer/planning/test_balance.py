@@ -31,20 +31,16 @@ def balances(draw: st.DrawFn) -> Balance:
     if grouping == "auto":  # it decides about most of the others
         return Balance("auto", budgets, None, draw(st.integers(1)), seed=draw(st.integers()))
     return Balance(
-        grouping=grouping,
-        budgets=budgets,
-        samples_per_step=draw(st.none() | st.integers(1)),
+        grouping=grouping, budgets=budgets, samples_per_step=draw(st.none() | st.integers(1)),
         accumulate=draw(AUTO | st.integers(1)),
         mode=draw(st.sampled_from(NAMES["mode"])) if bounded else "exact",
         partition=draw(st.sampled_from(NAMES["partition"])),
         pipeline=None if ordering == "given" else PipelineOrder(draw(st.text()), ordering),
-        oversize=draw(st.sampled_from(NAMES["oversize"])),
-        seed=draw(st.integers()),
+        oversize=draw(st.sampled_from(NAMES["oversize"])), seed=draw(st.integers()),
         layout=draw(st.sampled_from(NAMES["layout"]) | st.builds(Layout, st.just("packed"))),
-        images=Images(dummy_tile=draw(st.integers(0))),
-        shapes=Shapes(draw(st.integers(1))),
+        images=Images(dummy_tile=draw(st.integers(0))), shapes=Shapes(draw(st.integers(1))),
         label_tokens=draw(st.none() | st.text(min_size=1, max_size=3)),
-    )
+    )  # fmt: skip
 
 
 @given(balances())
@@ -113,7 +109,7 @@ def test_a_value_in_json_may_be_short_too() -> None:
 
 
 WRONG: list[tuple[dict[str, Any], str]] = [
-    ({"grouping": "magic"}, "grouping is 'magic', allowed are 'balanced', 'isf', 'fixed', 'auto'"),
+    ({"grouping": "magic"}, "grouping is 'magic', allowed are 'balanced', 'isf', 'fixed', 'auto'$"),
     ({"grouping": ["isf"]}, r"grouping is \['isf'\], allowed are"),
     ({"mode": "strict"}, "mode is 'strict', allowed are 'exact', 'window', 'epoch'"),
     ({"partition": "kk"}, "partition is 'kk', allowed are 'multi_resource', 'greedy', 'given'"),
@@ -140,7 +136,7 @@ WRONG: list[tuple[dict[str, Any], str]] = [
     ({"waits": "often"}, "waits is 'often', allowed are 'microbatch', 'step'"),
     ({"work": "padded", "grouping": "isf"}, "grouping 'isf' fills microbatches by sums"),
     ({"work": "padded", "mode": "epoch"}, "mode 'epoch' groups by sums"),
-    ({"work": "pakced"}, "allowed are 'packed', 'padded' or None"),
+    ({"work": "paded"}, "work is 'paded', .* 'packed', 'padded' or None; did you mean 'padded'"),
     ({"work": {"kind": "padded", "time_ns": {}}}, "time_ns is {}"),
     ({"work": {"time_ns": TIMES}, "grouping": "fixed"}, "time_ns weighs what grouping"),
     ({"work": {"time_ns": TIMES}, "grouping": "isf"}, "time_ns weighs what grouping"),
@@ -200,8 +196,6 @@ def test_other_text_is_refused(tmp_path: Path, text: str, message: str) -> None:
 def test_a_string_is_shorthand_for_a_grouping() -> None:
     assert as_balance("isf") == Balance(grouping="isf")
     assert as_balance(DEFAULTS) is DEFAULTS
-    with pytest.raises(ValueError, match="grouping is 'magic'"):
-        as_balance("magic")
     with pytest.raises(TypeError, match=r"budgets go into Balance\(budgets={'tokens': 9}\)"):
         as_balance({"tokens": 9})  # type: ignore[arg-type]
 

@@ -67,10 +67,6 @@ MISTAKES: dict[str, tuple[Callable[[], object], type[Exception], str]] = {
         "work is 40, allowed are 'packed', 'padded', nanoseconds of each resource such as "
         "{'tokens': 40}, or a cp.Work",
     ),
-    "a misspelt short form": (
-        lambda: Balance(work="paded"), ValueError,
-        "work is 'paded', allowed are 'packed', 'padded' or None; did you mean 'padded'?",
-    ),
     "a short form that there is not": (
         lambda: Balance(shapes="one"), ValueError,
         "shapes is 'one', allowed are a multiple of tokens such as 16, 'fixed', a multiple of each "

@@ -14,13 +14,9 @@ from counterpoise.balancer.planning.problem.config import GlobalBatch, PlanConfi
 from counterpoise.balancer.planning.problem.options import NAMES
 
 BASE = PlanConfig(
-    ranks=3,
-    samples_per_step=40,
-    accumulate="auto",
-    resources=("tiles", "tokens"),
-    budgets=(9, 4096),
-    accumulate_from=4,
-)
+    ranks=3, samples_per_step=40, accumulate="auto", resources=("tiles", "tokens"),
+    budgets=(9, 4096), accumulate_from=4,
+)  # fmt: skip
 
 
 def costs_of(samples: int, seed: int = 0) -> np.ndarray:

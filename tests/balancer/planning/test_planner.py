@@ -21,14 +21,9 @@ from counterpoise.balancer.planning.problem.config import (
 from counterpoise.balancer.planning.steps import group_step
 
 BASE = PlanConfig(
-    ranks=2,
-    samples_per_step=24,
-    accumulate="auto",
-    resources=("tiles", "tokens"),
-    budgets=(9, 4096),
-    grouping="isf",
-    partition="greedy",
-)
+    ranks=2, samples_per_step=24, accumulate="auto", resources=("tiles", "tokens"),
+    budgets=(9, 4096), grouping="isf", partition="greedy",
+)  # fmt: skip
 
 
 FIXED = replace(BASE, grouping="fixed", budgets=(None, None), batch_size=3)

@@ -235,18 +235,9 @@ def test_a_header_may_be_any_buffer():
 
 def test_records_inside_messages_have_no_defaults_that_a_peer_could_leave_out():
     parts = (
-        EpochPosition,
-        FailedPlace,
-        GivenPiece,
-        Hole,
-        MicrobatchFacts,
-        PartySpans,
-        PayloadServer,
-        Span,
-        TrainerStatus,
-        WorkerStatus,
-        Weights,
-    )
+        EpochPosition, FailedPlace, GivenPiece, Hole, MicrobatchFacts, PartySpans, PayloadServer,
+        Span, TrainerStatus, WorkerStatus, Weights,
+    )  # fmt: skip
     for part in parts:
         assert not part.__struct_defaults__, part
     kinds = (*KINDS.values(), MicrobatchFacts)

@@ -37,8 +37,7 @@ def train(run: Run) -> Found:
         run.folder, use_cpu=True, report_to=[], disable_tqdm=True, logging_strategy="no", seed=1,
         max_grad_norm=0.0, lr_scheduler_type="constant", max_steps=run.steps,
         gradient_accumulation_steps=run.accumulate, remove_unused_columns=False,
-        save_strategy="steps" if run.save and not run.resume else "no",
-        save_steps=run.save or 1,
+        save_strategy="steps" if run.save and not run.resume else "no", save_steps=run.save or 1,
     )  # fmt: skip
     model = run.model("token")
     optimizers = (run.optimizer(model), None)

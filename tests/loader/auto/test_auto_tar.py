@@ -108,13 +108,9 @@ def test_who_has_a_probe_is_not_loaded_to_be_measured(shards: Path) -> None:
 
 def waiting(dataset: Any, balance: Any) -> float:
     loader = DataLoader(
-        dataset,
-        batch_size=2,
-        shuffle=True,
-        balance=balance,
-        ranks=Ranks(virtual=4),
+        dataset, batch_size=2, shuffle=True, balance=balance, ranks=Ranks(virtual=4),
         collate_fn=list,
-    )
+    )  # fmt: skip
     sizes = [sum(len(each["input_ids"]) for each in batch) for batch in loader]
     steps = np.array(sizes[: len(sizes) // 4 * 4]).reshape(-1, 4)
     return float(1 - steps.mean() / steps.max(axis=1).mean())

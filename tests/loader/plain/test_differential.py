@@ -25,19 +25,14 @@ def draw_configuration(seed):
     rng = random.Random(seed)
     count = rng.choice([0, 1, 2, rng.randint(3, 40), rng.randint(3, 40), rng.randint(3, 40)])
     return {
-        "count": count,
-        "kind": rng.choice(sorted(data.KINDS)),
+        "count": count, "kind": rng.choice(sorted(data.KINDS)),
         "broken": rng.randrange(max(count, 1)) if rng.random() < 0.15 else -1,
         "sampler": rng.choice(SAMPLERS + BATCH_SAMPLERS),
-        "batch_size": rng.choice([None, 1, 2, 3, 4, 5, 7]),
-        "drop_last": rng.random() < 0.3,
-        "collate": rng.randrange(len(COLLATES)),
-        "seed": rng.choice([None, rng.randrange(1 << 40)]),
-        "epochs": rng.choice([1, 1, 2]),
-        "workers": rng.choice([1, 2, 3]),
-        "prefetch": rng.choice([None, 1, 2, 5]),
-        "persistent": rng.random() < 0.5,
-    }
+        "batch_size": rng.choice([None, 1, 2, 3, 4, 5, 7]), "drop_last": rng.random() < 0.3,
+        "collate": rng.randrange(len(COLLATES)), "seed": rng.choice([None, rng.randrange(1 << 40)]),
+        "epochs": rng.choice([1, 1, 2]), "workers": rng.choice([1, 2, 3]),
+        "prefetch": rng.choice([None, 1, 2, 5]), "persistent": rng.random() < 0.5,
+    }  # fmt: skip
 
 
 def make_loader(kind, c, workers):

@@ -13,6 +13,7 @@ from torch.utils.data import BatchSampler
 
 from counterpoise.loader import DataLoader
 from tests.loader.plain import stateful_data as made
+from tests.loader.plain.differential_data import Gated
 
 pytestmark = pytest.mark.filterwarnings("ignore:This DataLoader will create")
 WORKERS = [0, 2]
@@ -241,7 +242,7 @@ def test_a_batch_sampler_of_the_users_is_restored_too():
 
 
 def test_out_of_order_what_was_not_handed_out_comes_first():
-    data = Gate(12)
+    data = Gated(12)
     loader = DataLoader(data, 2, num_workers=2, in_order=False)
     iterator = iter(loader)
     early = listed(itertools.islice(iterator, 3))
@@ -255,21 +256,6 @@ def test_out_of_order_what_was_not_handed_out_comes_first():
         found = listed(rest)
         assert found[0] == [0, 1]
         assert sorted(itertools.chain(*early, *found)) == list(range(12))
-
-
-class Gate(torch.utils.data.Dataset):
-    """Its first sample comes when the gate is opened."""
-
-    def __init__(self, count):
-        self.count, self.gate = count, torch.multiprocessing.get_context("fork").Event()
-
-    def __len__(self):
-        return self.count
-
-    def __getitem__(self, index):
-        if index == 0:
-            self.gate.wait()
-        return index
 
 
 def test_a_batch_that_raised_comes_again():

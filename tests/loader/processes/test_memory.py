@@ -76,13 +76,9 @@ def start():
 
     def start(*words):
         process = subprocess.Popen(
-            words,
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            text=True,
+            words, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
             env={**os.environ, "PYTHONPATH": str(HERE)},
-        )
+        )  # fmt: skip
         started.append(process)
         return process
 

@@ -101,16 +101,10 @@ def test_any_plan_goes_on_anywhere(
 ):
     def new():
         return make(
-            dataset=made.Augmented(COUNT, unreadable=unreadable),
-            on_error="skip",
-            mode=mode,
-            ranks=ranks,
-            samples_per_step=size,
-            budgets={"tokens": tokens},
-            buffer_bytes=buffer_bytes,
-            drop_last=drop_last,
-            oversize=oversize,
-        )
+            dataset=made.Augmented(COUNT, unreadable=unreadable), on_error="skip", mode=mode,
+            ranks=ranks, samples_per_step=size, budgets={"tokens": tokens},
+            buffer_bytes=buffer_bytes, drop_last=drop_last, oversize=oversize,
+        )  # fmt: skip
 
     whole, ledgers = microbatches(new())
     done = min(done, len(whole))

@@ -80,28 +80,18 @@ def draw(rng):
     data = rng.choice(DATA)
     stream = data in ("bare", "stateful")
     now = Setting(
-        data=data,
-        count=rng.randint(4, 30),
-        batch_size=rng.randint(1, 5),
-        sampler="none" if stream else rng.choice(SAMPLERS),
-        generator=rng.choice([None, 5]),
-        workers=rng.choice([0] * 12 + [1, 2]),
-        persistent=rng.random() < 0.3,
-        seed=3,
-        epoch=rng.randrange(2),
-        drop_last=rng.random() < 0.2,
-    )
+        data=data, count=rng.randint(4, 30), batch_size=rng.randint(1, 5),
+        sampler="none" if stream else rng.choice(SAMPLERS), generator=rng.choice([None, 5]),
+        workers=rng.choice([0] * 12 + [1, 2]), persistent=rng.random() < 0.3, seed=3,
+        epoch=rng.randrange(2), drop_last=rng.random() < 0.2,
+    )  # fmt: skip
     others: dict[str, Any] = {
         "data": rng.choice([each for each in DATA if (each in ("bare", "stateful")) == stream]),
-        "count": rng.randint(4, 30),
-        "batch_size": rng.randint(1, 5),
+        "count": rng.randint(4, 30), "batch_size": rng.randint(1, 5),
         "sampler": now.sampler if stream else rng.choice(SAMPLERS),
-        "generator": rng.choice([None, 5, 6]),
-        "workers": rng.choice([0, 0, 0, 1, 2]),
-        "persistent": rng.random() < 0.5,
-        "seed": rng.randrange(9),
-        "epoch": rng.randrange(2),
-    }
+        "generator": rng.choice([None, 5, 6]), "workers": rng.choice([0, 0, 0, 1, 2]),
+        "persistent": rng.random() < 0.5, "seed": rng.randrange(9), "epoch": rng.randrange(2),
+    }  # fmt: skip
     if stream:
         del others["count"]  # nobody knows how long a stream is
     changed = rng.sample(sorted(others), rng.choice([0, 1, 1, 2, 3]))

@@ -14,19 +14,9 @@ from counterpoise.loader.step.info import Step, StepInfo
 from counterpoise.loader.step.loss import Reduction, Weighting, scale_loss
 
 INFO = StepInfo(
-    epoch=0,
-    step=3,
-    microbatch=0,
-    microbatches=1,
-    rank=0,
-    ranks=4,
-    samples=2,
-    label_tokens=5,
-    rank_samples=2,
-    rank_label_tokens=5,
-    step_samples=8,
-    step_label_tokens=20,
-)
+    epoch=0, step=3, microbatch=0, microbatches=1, rank=0, ranks=4, samples=2, label_tokens=5,
+    rank_samples=2, rank_label_tokens=5, step_samples=8, step_label_tokens=20,
+)  # fmt: skip
 Samples = list[tuple[Tensor, Tensor]]
 
 
@@ -65,20 +55,14 @@ def infos_of(step: list[list[Samples]]) -> list[list[StepInfo]]:
     return [
         [
             dataclasses.replace(
-                INFO,
-                rank=r,
-                ranks=len(step),
-                microbatch=m,
-                microbatches=len(rank),
-                samples=count(group)[0],
-                label_tokens=count(group)[1],
-                step_samples=everything[0],
+                INFO, rank=r, ranks=len(step), microbatch=m, microbatches=len(rank),
+                samples=count(group)[0], label_tokens=count(group)[1], step_samples=everything[0],
                 step_label_tokens=everything[1],
             )
             for m, group in enumerate(rank)
         ]
         for r, rank in enumerate(step)
-    ]
+    ]  # fmt: skip
 
 
 lengths = st.tuples(st.integers(1, 7), st.integers(0, 7)).map(lambda t: (t[0], min(t)))

@@ -58,16 +58,10 @@ def random_problem(seed: int) -> FillProblem:
     pipelines = ranks // stages
     most = random.choice((None, -(-count // pipelines)))
     return FillProblem(
-        gaps=gaps,
-        groups=tuple(tuple(range(at, at + stages)) for at in range(0, ranks, stages)),
-        copies=1,
-        forward=ahead,
-        backward=back,
-        hop_ns=random.choice((0, 1)),
-        nominal_ns=np.asarray(nominal),
-        fixed=len(permille) > 1,
-        most=most,
-    )
+        gaps=gaps, groups=tuple(tuple(range(at, at + stages)) for at in range(0, ranks, stages)),
+        copies=1, forward=ahead, backward=back, hop_ns=random.choice((0, 1)),
+        nominal_ns=np.asarray(nominal), fixed=len(permille) > 1, most=most,
+    )  # fmt: skip
 
 
 def _costing(work: StageKernels, permille: tuple[int, ...]) -> StageKernels:

@@ -194,14 +194,10 @@ def send_spread_out_gradients(rank: int, counts: tuple[int, ...]) -> float:
     """
     stage = Shift()
     pipe = Pipeline(
-        make_mesh(WORLD),
-        schedule="1f1b",
-        stages={rank: stage},
-        hidden=HIDDEN,
+        make_mesh(WORLD), schedule="1f1b", stages={rank: stage}, hidden=HIDDEN,
         run=StageOptions(inputs=("x",)),
-        loss=StepLoss(lambda output: output.sum(), labels=(), weigh=lambda _: 1.0),
-        deadline_s=40,
-    )
+        loss=StepLoss(lambda output: output.sum(), labels=(), weigh=lambda _: 1.0), deadline_s=40,
+    )  # fmt: skip
     pipe.step(
         SimpleNamespace(
             microbatches=[{"x": torch.zeros(count, HIDDEN)} for count in counts],

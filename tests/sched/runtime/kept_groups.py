@@ -58,13 +58,9 @@ def borrow_groups(
     ]
     if kept.rank < 0 or any(new):
         made = make_groups(
-            pipelines,
-            new[0],
-            {name: communicators[name] for name in new[1]},
-            device,
-            _LIMIT_S,
+            pipelines, new[0], {name: communicators[name] for name in new[1]}, device, _LIMIT_S,
             new[2],
-        )
+        )  # fmt: skip
         kept.rank = made.rank
         found: tuple[Any, ...] = made.channels, made.communicators, made.sharers
         for names, known, own, groups in zip(new, kept.known, kept.own, found, strict=True):

@@ -87,13 +87,9 @@ def train_tied(rank: int, name: str, ranks: int, *, by_split: bool = False) -> f
         for parameter in shared.values() or with_ties({}, mine, program.placement).values():
             nn.init.zeros_(parameter)
     pipe = Pipeline(
-        mesh,
-        schedule=name,
-        stages=StageModules(mine, shared=shared),
-        hidden=HIDDEN,
-        loss=mean_loss,
-        deadline_s=40,
-    )
+        mesh, schedule=name, stages=StageModules(mine, shared=shared), hidden=HIDDEN,
+        loss=mean_loss, deadline_s=40,
+    )  # fmt: skip
     whole = nn.Sequential(*model)
     optimizers = [torch.optim.SGD(p, lr=0.1) for p in (pipe.parameters(), whole.parameters())]
     worst = 0.0

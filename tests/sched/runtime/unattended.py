@@ -40,13 +40,9 @@ def main(folder: Path) -> None:
     if rank == 1:
         stage = Troubled(stage, (folder / "what").read_text())
     pipe = Pipeline(
-        init_device_mesh("cpu", (ranks,), mesh_dim_names=("pp",)),
-        schedule="1f1b",
-        stages={rank: stage},
-        hidden=HIDDEN,
-        loss=mean_loss,
-        deadline_s=DEADLINE_S,
-    )
+        init_device_mesh("cpu", (ranks,), mesh_dim_names=("pp",)), schedule="1f1b",
+        stages={rank: stage}, hidden=HIDDEN, loss=mean_loss, deadline_s=DEADLINE_S,
+    )  # fmt: skip
     batches = make_batches(8, equal=False)
     while True:
         pipe.step(loader_step(batches, 100))

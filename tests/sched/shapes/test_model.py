@@ -178,13 +178,9 @@ def test_models_and_devices_are_read_by_name_or_file(tmp_path: Path) -> None:
     assert "measured" in mine.origin
     assert "not measured" in Device().origin
     config = {
-        "model_type": "llama",
-        "hidden_size": 64,
-        "intermediate_size": 160,
-        "num_hidden_layers": 3,
-        "num_attention_heads": 4,
-        "vocab_size": 300,
-    }
+        "model_type": "llama", "hidden_size": 64, "intermediate_size": 160, "num_hidden_layers": 3,
+        "num_attention_heads": 4, "vocab_size": 300,
+    }  # fmt: skip
     (tmp_path / "config.json").write_text(json.dumps(config))
     pair = read_model(f"internvit-6b+{tmp_path}")
     assert [part.kind for part in pair.parts] == ["encoder", "language"]

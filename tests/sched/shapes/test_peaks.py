@@ -175,17 +175,10 @@ def measured(name: str, recompute: str, zero: int) -> Run:
 def layout_of(case: Case, recompute: str, zero: int) -> ParallelLayout:
     before = case.described.layers - len(case.layers)
     return ParallelLayout(
-        dp=2 if zero else 1,
-        zero=zero,
-        stages=(case.described.layers,),
-        recompute=(tuple(range(before, before + KEPT[recompute])),),
-        fused=False,
-        weight_bytes=4,
-        gradient_bytes=4,
-        optimizer_bytes=8,
-        activation_bytes=4,
-        prefetch=1,
-    )
+        dp=2 if zero else 1, zero=zero, stages=(case.described.layers,),
+        recompute=(tuple(range(before, before + KEPT[recompute])),), fused=False, weight_bytes=4,
+        gradient_bytes=4, optimizer_bytes=8, activation_bytes=4, prefetch=1,
+    )  # fmt: skip
 
 
 def check(name: str, recompute: str, zero: int) -> None:

@@ -44,15 +44,9 @@ def decoded(shards: list[str], tmp_path_factory: pytest.TempPathFactory) -> list
 def report(shards: list[str], tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
     out = tmp_path_factory.mktemp("analysis")
     words = [
-        "--transform",
-        f"{__name__}:small",
-        "--ranks",
-        str(RANKS),
-        "--accumulate",
-        str(ACCUMULATE),
-        "--batch-size",
-        str(COUNT),
-    ]
+        "--transform", f"{__name__}:small", "--ranks", str(RANKS), "--accumulate", str(ACCUMULATE),
+        "--batch-size", str(COUNT),
+    ]  # fmt: skip
     words += [w for name, value in BUDGETS.items() for w in ("--budget", f"{name}={value}")]
     words += ["--out", str(out), "--cache", str(out / "cache"), "--workers", "1"]
     with pytest.raises(SystemExit) as end:

@@ -33,13 +33,9 @@ def cluster() -> Iterator[str]:
     """The address of a cluster of two nodes, each of one CPU."""
     quiet = {**os.environ, "RAY_DISABLE_IMPORT_WARNING": "1", "RAY_USAGE_STATS_ENABLED": "0"}
     process = subprocess.Popen(
-        [sys.executable, "-c", CLUSTER],
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.DEVNULL,
-        text=True,
-        env=quiet,
-    )
+        [sys.executable, "-c", CLUSTER], stdin=subprocess.PIPE, stdout=subprocess.PIPE,
+        stderr=subprocess.DEVNULL, text=True, env=quiet,
+    )  # fmt: skip
     assert process.stdout is not None
     assert process.stdin is not None
     words: list[str] = []

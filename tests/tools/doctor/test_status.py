@@ -37,16 +37,9 @@ def crew(count, **changes):
 
 
 JOB = StatusReport(
-    workers=4,
-    trainers=1,
-    waiting="decoded samples",
-    epoch=0,
-    front=12,
-    budget_bytes=1 << 30,
-    parts=8,
-    worker_statuses=crew(4),
-    trainer_statuses=(FINE,),
-)
+    workers=4, trainers=1, waiting="decoded samples", epoch=0, front=12, budget_bytes=1 << 30,
+    parts=8, worker_statuses=crew(4), trainer_statuses=(FINE,),
+)  # fmt: skip
 
 
 def judged(overview, answer_s=0.001):

@@ -94,14 +94,9 @@ def modules_cost_what_shapes_say(
 
 LAYER = TransformerLayer(256, 640, 3, 128, causal=True)
 TOWER = SubModel(
-    "vision",
-    "encoder",
-    (TransformerLayer(128),) * 6,
-    unit="tiles",
-    unit_tokens=64,
-    handed_tokens=16,
-    projector=128 * 256,
-)
+    "vision", "encoder", (TransformerLayer(128),) * 6, unit="tiles", unit_tokens=64,
+    handed_tokens=16, projector=128 * 256,
+)  # fmt: skip
 SMALL = Model(
     "small", (TOWER, SubModel("language", "language", (LAYER,) * 10, Vocabulary(256, 4000)))
 )
@@ -118,19 +113,11 @@ def random_layout(seed: int) -> tuple[ParallelLayout, dict[str, int]]:
     stages = tuple(b - a for a, b in pairwise(cuts))
     some = tuple(tuple(at for at in range(size) if draw.random() < 0.4) for size in stages)
     layout = ParallelLayout(
-        tp=draw.choice([1, 2, 4, 8]),
-        pp=ranks,
-        dp=draw.randint(1, 5),
-        cp=draw.choice([1, 2]),
-        vpp=chunks,
-        microbatches=ranks * draw.randint(1, 3),
-        schedule=name,
-        stages=stages,
-        recompute=draw.choice(["none", "all", some]),
-        zero=draw.randint(0, 3),
-        sequence_parallel=draw.random() < 0.7,
-        overlap=draw.random() < 0.5,
-    )
+        tp=draw.choice([1, 2, 4, 8]), pp=ranks, dp=draw.randint(1, 5), cp=draw.choice([1, 2]),
+        vpp=chunks, microbatches=ranks * draw.randint(1, 3), schedule=name, stages=stages,
+        recompute=draw.choice(["none", "all", some]), zero=draw.randint(0, 3),
+        sequence_parallel=draw.random() < 0.7, overlap=draw.random() < 0.5,
+    )  # fmt: skip
     return layout, SMALL.amounts(tiles=draw.randint(0, 9), tokens=draw.randint(1, 900))
 
 

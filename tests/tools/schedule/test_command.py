@@ -157,16 +157,8 @@ def test_a_step_without_a_profile_of_its_size_prices_the_microbatches_it_held(
 def test_what_fill_writes_is_a_program_like_others(run, tmp_path: Path, lowered: Said) -> None:
     file = str(tmp_path / "filled.txt")
     plan = (
-        "--case",
-        "A",
-        "--parallel",
-        "microbatches=8",
-        "--pp-enc",
-        "2",
-        "--tp-enc",
-        "8",
-        "--whole",
-    )
+        "--case", "A", "--parallel", "microbatches=8", "--pp-enc", "2", "--tp-enc", "8", "--whole",
+    )  # fmt: skip
     run("fill", *plan, "--out", file)
     status, out, _ = run("check", file, *lowered, "--json")
     assert (status, json.loads(out)["problems"]) == (0, [])

@@ -13,18 +13,12 @@ from tests.tools.doctor.test_status import JOB, WAITS, crew
 
 SIZES = [(80, 24), (160, 50)]
 BUSY = replace(
-    JOB,
-    workers=400,
-    trainers=40,
-    worker_statuses=crew(256),
-    trainer_statuses=tuple(replace(WAITS, ranks=f"{n}", step=12 + n) for n in range(40)),
-    lost=2,
-    lost_ms=5000,
-    last_lost=("node-9/1",),
-    holes=3,
+    JOB, workers=400, trainers=40, worker_statuses=crew(256),
+    trainer_statuses=tuple(replace(WAITS, ranks=f"{n}", step=12 + n) for n in range(40)), lost=2,
+    lost_ms=5000, last_lost=("node-9/1",), holes=3,
     last_holes=(Hole(7, "a\x1b[31mb", "OSError: cannot read", "shard-1"),),
     rejected_workers=("other data " * 40,),
-)
+)  # fmt: skip
 
 
 def history(*reports, every_s=1.0):

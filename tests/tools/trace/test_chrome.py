@@ -12,8 +12,7 @@ from counterpoise.tools.trace.chrome import trace_events
 WORKER = PartySpans(
     "w", "", 5000,
     (
-        Span("decode", 16_000, 17_000, (), (3,)),
-        Span("decode", 17_000, 18_000, (), (4,)),
+        Span("decode", 16_000, 17_000, (), (3,)), Span("decode", 17_000, 18_000, (), (4,)),
         Span("decode", 16_500, 17_500, (), (5,)),
     ),
 )  # fmt: skip

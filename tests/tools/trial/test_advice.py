@@ -30,16 +30,12 @@ def report(
         "forecast": {"time": time},
         "other_plans": {FREE: free},
         "costs": {
-            "vary": True,
-            "found": "tokens",
-            "work": "",
-            "recognised": True,
-            "labels": "samples",
+            "vary": True, "found": "tokens", "work": "", "recognised": True, "labels": "samples",
             "only_loading_shows": False,
         },
         "broken": {"count": 0},
         **more,
-    }
+    }  # fmt: skip
 
 
 def advised(given: dict[str, Any]) -> tuple[str, str, list[str]]:

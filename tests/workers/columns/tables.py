@@ -48,13 +48,9 @@ def save(folder: Path, columns: Any, rows: int = 2, files: int = 1) -> Path:
         ):
             to.write_table(part, max_chunksize=rows)
     state = {
-        "_data_files": [{"filename": name} for name in names],
-        "_fingerprint": "0",
-        "_split": None,
-        "_output_all_columns": False,
-        "_format_type": None,
-        "_format_kwargs": {},
+        "_data_files": [{"filename": name} for name in names], "_fingerprint": "0", "_split": None,
+        "_output_all_columns": False, "_format_type": None, "_format_kwargs": {},
         "_format_columns": None,
-    }
+    }  # fmt: skip
     (folder / "state.json").write_text(json.dumps(state))
     return folder

@@ -52,14 +52,10 @@ def test_images_of_every_form_are_the_same_members(
     structs = [{"bytes": each, "path": f"{n}.png"} for n, each in enumerate(data)]
     paths = [f"media/{n}.png" for n in range(5)]
     column = {
-        "bytes": data,
-        "struct": structs,
-        "list": [[each] for each in data],
-        "structs": [[each] for each in structs],
-        "nested": [[[None, each]] for each in structs],
-        "path": paths,
-        "paths": [[each] for each in paths],
-    }[kind]
+        "bytes": data, "struct": structs, "list": [[each] for each in data],
+        "structs": [[each] for each in structs], "nested": [[[None, each]] for each in structs],
+        "path": paths, "paths": [[each] for each in paths],
+    }[kind]  # fmt: skip
     path = write(tmp_path / "a.parquet", {"conversations": TALK, "image": column})
     transform = cp.workers.VisionLanguage(tile_size=14, tokens_per_tile=1)
     found = cp.ParquetDataset(path, transform)

@@ -91,14 +91,10 @@ def costs_of(sample: Mapping[str, Any]) -> Counter[str]:
     moving = sum(each.size // 3 // PATCH**2 for each in sample["videos"])
     patches = moving + sum(each.size // 3 // PATCH**2 for each in sample["images"])
     return Counter(
-        tokens=len(sample["input_ids"]),
-        patches=patches,
-        frames=sum(map(len, sample["videos"])),
-        mel_frames=sum(each.shape[1] for each in sample["mels"]),
-        images=len(sample["images"]),
-        clips=len(sample["videos"]) + len(sample["mels"]),
-        label_tokens=len(sample["labels"]) - 1,
-    )
+        tokens=len(sample["input_ids"]), patches=patches, frames=sum(map(len, sample["videos"])),
+        mel_frames=sum(each.shape[1] for each in sample["mels"]), images=len(sample["images"]),
+        clips=len(sample["videos"]) + len(sample["mels"]), label_tokens=len(sample["labels"]) - 1,
+    )  # fmt: skip
 
 
 def picture(width: int, height: int) -> bytes:

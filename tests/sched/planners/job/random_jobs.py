@@ -74,18 +74,11 @@ def a_job(seed: int) -> Job:
     schedules = [ScheduleChoice("1f1b"), ScheduleChoice("interleaved", 2), ScheduleChoice("zb-h1")]
     states = 18 * model.parameters
     return Job(
-        model,
-        a_device(rng),
-        gpus=rng.choice((8, 8, 12, 16)),
-        memory_bytes=int(states * rng.choice((0.4, 0.6, 1, 10))),
-        batch=count,
-        amounts=total,
-        loads=loads,
-        arrange=arrange if seed % 2 else None,
-        tensor=(1, 2, 4),
-        placements=placements,
+        model, a_device(rng), gpus=rng.choice((8, 8, 12, 16)),
+        memory_bytes=int(states * rng.choice((0.4, 0.6, 1, 10))), batch=count, amounts=total,
+        loads=loads, arrange=arrange if seed % 2 else None, tensor=(1, 2, 4), placements=placements,
         schedules=(*schedules, *([ScheduleChoice("1f1b-alg2")] if seed % 3 else [])),
-    )
+    )  # fmt: skip
 
 
 def every_plan(pricer: Pricer, keep: int) -> Iterator[tuple[Any, ...]]:

@@ -56,13 +56,9 @@ def pipeline(*, blocks: int = 1) -> Iterator[tuple[Pipeline, torch.optim.Optimiz
     if own == 1:
         inside = nn.Sequential(inside, *(Block().float() for _ in range(blocks - 1)))
     pipe = Pipeline(
-        mesh,
-        schedule="1f1b",
-        stages={own: Named(own, inside)},
-        hidden=HIDDEN,
-        loss=mean_loss,
+        mesh, schedule="1f1b", stages={own: Named(own, inside)}, hidden=HIDDEN, loss=mean_loss,
         deadline_s=DEADLINE_S,
-    )
+    )  # fmt: skip
     optimizer = torch.optim.AdamW(pipe.parameters(), lr=0.01)
     for parameter in pipe.parameters():
         parameter.grad = torch.ones_like(parameter)

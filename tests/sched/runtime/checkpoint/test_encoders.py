@@ -105,15 +105,11 @@ def train(
     program = layout.program(layout.ranks, 2 * layout.ranks)
     stages = program.stages_of(mesh["pp"].get_local_rank())
     pipe = Pipeline(
-        mesh,
-        schedule=schedule,
+        mesh, schedule=schedule,
         stages={stage: model.stage(stage, program.stages) for stage in stages},
-        encoders=specs_of(model.pieces(), fields=FIELDS),
-        run=StageOptions(merge=merge),
-        hidden=HIDDEN,
-        loss=total_loss,
-        deadline_s=40,
-    )
+        encoders=specs_of(model.pieces(), fields=FIELDS), run=StageOptions(merge=merge),
+        hidden=HIDDEN, loss=total_loss, deadline_s=40,
+    )  # fmt: skip
     try:
         optimizer = optimizer_of(pipe.parameters())
         if resume:

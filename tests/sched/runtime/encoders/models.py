@@ -153,14 +153,10 @@ def specs_of(
     def spec(name: str, layers: list[nn.Module]) -> EncoderSpec:
         given, resource = FIELDS[name]
         return EncoderSpec(
-            name,
-            layers,
-            tokens={resource: 1},
-            width=HIDDEN,
+            name, layers, tokens={resource: 1}, width=HIDDEN,
             inputs=((fields or {}).get(given, given),),
-            hidden=lambda info: (info.costs[resource], ENCODED),
-            dtype=dtype,
-        )
+            hidden=lambda info: (info.costs[resource], ENCODED), dtype=dtype,
+        )  # fmt: skip
 
     return [spec(name, layers) for name, layers in zip(FIELDS, model.encoders, strict=False)]
 

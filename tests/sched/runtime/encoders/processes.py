@@ -122,15 +122,11 @@ def make_pipe(setting: Setting, model: Model) -> tuple[Pipeline, dict[int, nn.Mo
         divide(model, mesh["tp"])
     merges = None if setting.stage_merges else merge
     pipe = Pipeline(
-        mesh,
-        schedule=setting.program,
-        stages=mine,
+        mesh, schedule=setting.program, stages=mine,
         encoders=specs_of(model, setting.dtype, FIELDS),
-        hidden=HiddenStates(HIDDEN, dtype=setting.dtype),
-        deadline_s=40,
-        run=StageOptions(merge=merges, **dict(setting.options)),
-        **made,
-    )
+        hidden=HiddenStates(HIDDEN, dtype=setting.dtype), deadline_s=40,
+        run=StageOptions(merge=merges, **dict(setting.options)), **made,
+    )  # fmt: skip
     return pipe, mine
 
 

@@ -98,14 +98,10 @@ def described(
     handed = hidden or (lambda i: [(i.costs["tiles"], ENCODED), (i.costs["tiles"], SIDE)])
     return [
         replace(
-            plain,
-            modules=model.encoders[0],
-            extras=("labels",),
-            prepare=scales,
-            pieces=pieces,
+            plain, modules=model.encoders[0], extras=("labels",), prepare=scales, pieces=pieces,
             hidden=handed,
         )
-    ]
+    ]  # fmt: skip
 
 
 def features_of(layers: list[nn.Module], sample: Sample) -> Tensor:

@@ -71,15 +71,11 @@ def make_travelling(setting: TravelSetting, model: Model) -> tuple[Pipeline, dic
         blank_size=(1, 1) if setting.sized else None, reduction="sum",
     )  # fmt: skip
     pipe = Pipeline(
-        mesh,
-        schedule=setting.name,
-        stages=mine,
+        mesh, schedule=setting.name, stages=mine,
         encoders=TravellingImages("vision", dispatch, sizes="grids" if setting.sized else ""),
         hidden=HiddenStates(HIDDEN, dtype=setting.dtype),
-        run=StageOptions(merge=None if setting.stage_merges else merge),
-        deadline_s=40,
-        **made,
-    )
+        run=StageOptions(merge=None if setting.stage_merges else merge), deadline_s=40, **made,
+    )  # fmt: skip
     return pipe, mine
 
 

@@ -92,13 +92,9 @@ def weigh(info: Any) -> float:
 
 def spec_of(decoder: nn.Module | None, states: str, **given: Any) -> GeneratorSpec:
     made: dict[str, Any] = {
-        "tokens": {"pictures": 1},
-        "width": HIDDEN,
-        "inputs": ("pictures",),
-        "take": take,
-        "marks": ("marks",),
-        "weigh": weigh,
-    }
+        "tokens": {"pictures": 1}, "width": HIDDEN, "inputs": ("pictures",), "take": take,
+        "marks": ("marks",), "weigh": weigh,
+    }  # fmt: skip
     return GeneratorSpec("drawing", decoder, states=states, **made | given)
 
 

@@ -147,15 +147,10 @@ def make_pipe(
     if setting.encoder is not None:
         made["encoders"], merges = specs_of(model.model, fields=FIELDS), _merge
     pipe = Pipeline(
-        where,
-        schedule=setting.name,
-        stages=mine,
-        generator=spec_of(model.decoder, states),
-        hidden=HIDDEN,
-        deadline_s=40,
-        run=StageOptions(merge=merges, **dict(setting.options)),
+        where, schedule=setting.name, stages=mine, generator=spec_of(model.decoder, states),
+        hidden=HIDDEN, deadline_s=40, run=StageOptions(merge=merges, **dict(setting.options)),
         **made,
-    )
+    )  # fmt: skip
     return pipe, mine
 
 
