@@ -11,7 +11,6 @@ import torch.utils.data as torch_data
 import counterpoise.balancer
 import counterpoise.loader
 from counterpoise import Ranks
-from counterpoise.balancer.planning.problem.options import OPTIONS
 from counterpoise.loader import Balance, BalancedBatchSampler, DataLoader
 
 NEW = {
