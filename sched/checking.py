@@ -366,8 +366,7 @@ def _memory(graph: Graph, limit: int, buffer_bytes: Mapping[str, Table]) -> Iter
     """Check the memory, which depends on each rank's order alone: pass i runs from 2i to 2i + 1."""
     position = np.arange(graph.passes) - graph.start[graph.rank]
     costs = Costs({}, buffer_bytes=buffer_bytes)
-    curves = memory_curves(graph, costs, 2 * position, 2 * position + 1)
-    for rank, curve in enumerate(curves):
+    for rank, curve in enumerate(memory_curves(graph, costs, 2 * position, 2 * position + 1)):
         over = [(at, held) for at, held in curve if held > limit]
         if over:
             most = max(held for _, held in over)

@@ -140,9 +140,8 @@ def fill_holes(start: Ints, end: Ints, kind: Ints, step_ns: int) -> Stretches:
     keep[0] = keep[-1] = True
     place = np.concatenate((start, before[keep]))
     order = np.argsort(place * 2 + (np.arange(len(place)) < len(start)), kind="stable")
-    free = int(keep.sum())
     return Stretches(
         place[order],
         np.concatenate((end, after[keep]))[order],
-        np.concatenate((kind, np.full(free, FREE, np.int64)))[order],
+        np.concatenate((kind, np.full(int(keep.sum()), FREE, np.int64)))[order],
     )

@@ -68,8 +68,7 @@ class Replan:
         >>> plan.worth(1000, 981), plan.worth(1000, 980)
         (False, True)
         """
-        least = before_ns * round(_MILLION * self.gain)
-        return (before_ns - after_ns) * _MILLION >= max(1, least)
+        return (before_ns - after_ns) * _MILLION >= max(1, before_ns * round(_MILLION * self.gain))
 
 
 @dataclass(frozen=True, slots=True)

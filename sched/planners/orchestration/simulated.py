@@ -76,8 +76,7 @@ def layout_program(
     activation, transfers, states = [], [], []
     for module, unit in zip(job.modules, layout.units, strict=True):
         stages, full = unit.pp * unit.vpp, fullest(module.layers, unit)
-        amounts = (work or {}).get(module.name, (MEAN,))
-        rows = _rows(amounts, replicas, unit.dp, microbatches)
+        rows = _rows((work or {}).get(module.name, (MEAN,)), replicas, unit.dp, microbatches)
         scale = MEAN * max(1, unit.dp // replicas)
         for table, ns in (
             (forward, module.forward_ns[unit.tp]),

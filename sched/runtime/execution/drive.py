@@ -42,15 +42,13 @@ def drive(walk: Walk, deadline_s: float, board: Board, known: Pipelines, rank: i
     arrived: Tensor | None = None
     try:
         while True:
-            transfer = walk.send(arrived)
-            arrived = transfer.wait(deadline_s)
+            arrived = walk.send(arrived).wait(deadline_s)
     except StopIteration:
         return
     except PeerLostError as error:
         raise explain(error, board, known, rank) from error
     except Exception as error:
-        at = board.waits.at
-        place = f"{known.lists[rank][at].what} of rank {rank}"
+        place = f"{known.lists[rank][board.waits.at].what} of rank {rank}"
         error.add_note(f"in pass {place}, step {board.step}")
         board.give_up(f"{place} raised {type(error).__name__}: {error}")
         atexit.register(_leave)

@@ -112,12 +112,11 @@ def _adapted(
     words: Any = model.get_submodule(inside["words"])
     # Gemma's embedding scales by itself, in its weight's precision
     scale = torch.tensor(getattr(words, "scalar_embed_scale", 1.0), dtype=words.weight.dtype)
-    count = len(model.get_submodule(inside["layers"]))
     layers = Layers(
         family,
         config,
         model.get_submodule(inside["rotary"]) if inside["rotary"] else None,
-        attention_kinds(family, config, count),
+        attention_kinds(family, config, len(model.get_submodule(inside["layers"]))),
         routers=find_routers(model, config.hidden_size) if family.routers else None,
         stacked=0 if images is None else images.stacked,
         scale=float(family.scale_words(config)),

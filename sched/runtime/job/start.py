@@ -238,10 +238,9 @@ def vocabulary_part(
     refuse_other_passes(program, vocabulary)
     if place.seat >= place.ranks:  # a rank that only has encoders
         return None
-    shard = vocabulary.shard(place.seat, place.ranks, place.device)
     return VocabularyPart(
         vocabulary,
-        shard,
+        vocabulary.shard(place.seat, place.ranks, place.device),
         reports_loss=place.seat == program.placement[-1],
         autocast=options.autocast,
         labels=loss.labels[0],

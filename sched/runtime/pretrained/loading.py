@@ -194,8 +194,7 @@ def _sources(model: Any, keys: Iterable[str]) -> tuple[dict[str, _Source], set[s
         if converter is not None:
             first = converter.target_patterns[0]
             names = tuple(name.replace(first, target) for target in converter.target_patterns)
-        source = sources.setdefault(name, _Source(names, converter, []))
-        source.parts.append((pattern or key, key))
+        sources.setdefault(name, _Source(names, converter, [])).parts.append((pattern or key, key))
     # with which transformers, and `save_weights`, turn names back
     model._weight_conversions = [rule for rule in conversions if rule.was_used()]
     return sources, unexpected

@@ -183,8 +183,7 @@ def _append(path: Path, tensors: Iterable[Tensor], header: Mapping[str, Tensor])
         if header:
             file.write(_header(header))
         for tensor in tensors:
-            flat = tensor.detach().cpu().contiguous().flatten()
-            file.write(flat.view(torch.uint8).numpy().data)
+            file.write(tensor.detach().cpu().contiguous().flatten().view(torch.uint8).numpy().data)
 
 
 def _header(tensors: Mapping[str, Tensor]) -> bytes:

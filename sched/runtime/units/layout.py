@@ -74,8 +74,7 @@ def _unit_mesh(
     while first < processes:
         for size in sizes:
             members = range(first, first + size.processes)
-            numbers = torch.tensor(members).view(size)
-            mesh = DeviceMesh(device, numbers, mesh_dim_names=_NAMES)
+            mesh = DeviceMesh(device, torch.tensor(members).view(size), mesh_dim_names=_NAMES)
             if process in members:
                 own_mesh = mesh
             first = members.stop

@@ -297,9 +297,8 @@ def pass_e(local: LocalSoftmax, gathered: Tensor, head: Head, options: LossOptio
     for tokens in token_pieces(local.hidden.shape[0], head.rows):
         logits, _ = _real_logits(local.hidden, local.logits, head, tokens, options)
         exponentials = (logits - maximum[tokens, None]).exp_()
-        part = _take_tokens(local.targets, tokens)
         statistics[:, tokens] = local_statistics(
-            logits, maximum[tokens], exponentials, part, options
+            logits, maximum[tokens], exponentials, _take_tokens(local.targets, tokens), options
         )
     return replace(local, statistics=statistics)
 
