@@ -6,7 +6,7 @@ weights are those of whole microbatches all the same, since they come with the p
 """
 
 from collections.abc import Callable, Collection, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
 
@@ -42,16 +42,18 @@ class ChosenBatch(dict[str, Any]):
 class BatchMaker:
     """Makes the batch of a microbatch; ValueError for a collate_fn beside a layout.
 
-    pins: whether batches are pinned.
+    pins: whether batches are pinned. has_layout: whether they are laid out by us.
     """
 
     balance: Balance
     collate_fn: CollateFn | None
     fields: WantedFields = None
     pins: bool = False
+    has_layout: bool = field(init=False)
 
     def __post_init__(self) -> None:
         layout = as_layout(self.balance.layout)
+        object.__setattr__(self, "has_layout", layout is not None)
         if layout is not None and self.collate_fn is not None:
             raise ValueError(f"collate_fn belongs to layout 'torch', not {layout.name!r}")
 
@@ -64,7 +66,7 @@ class BatchMaker:
         if self.draws:
             return self.collate_fn  # type: ignore[return-value]  # the user's own
         chosen: Any = EVERY if self.fields is None or callable(self.fields) else self.fields
-        if as_layout(self.balance.layout) is None:
+        if not self.has_layout:
             return partial(stacked, chosen)
         from ...workers.collate.layouts import collate_samples  # here: 'torch' needs nothing of it
 
@@ -73,8 +75,7 @@ class BatchMaker:
     @property
     def draws(self) -> bool:
         """Return whether the function may draw random numbers: it is the user's."""
-        is_own = self.collate_fn is not None and self.collate_fn is not default_collate
-        return as_layout(self.balance.layout) is None and is_own
+        return self.collate_fn is not None and self.collate_fn is not default_collate
 
     def finished(self, batch: Any, info: StepInfo) -> Any:
         """Return the part of a batch that the process gets; TypeError if it has no fields."""
