@@ -33,7 +33,8 @@ class Packets:
         try:
             self._body = self._place(pieces)
         except BaseException:
-            self._give_back()
+            for slot in self._taken:
+                sender.give_back(slot)
             raise
         for slot in self._taken:
             slot.handed = True
@@ -76,10 +77,6 @@ class Packets:
         slot = self._sender.take(nbytes)
         self._taken.append(slot)
         return slot
-
-    def _give_back(self) -> None:
-        for slot in self._taken:
-            self._sender.give_back(slot)
 
     def _announcements(self) -> Iterator[Packet]:
         """Yield what the receiver must know of new and retired slots before it reads the body."""

@@ -183,7 +183,8 @@ class ArenaQueue:
     def _wait(self, deadline: float | None) -> bool:
         """Wait until something arrives; return whether it did before the deadline."""
         while True:
-            send_kept()
+            for arena_queue in list(_waiting.values()):
+                arena_queue.send_unsent()
             left = None if deadline is None else max(0.0, deadline - time.monotonic())
             if _waiting:
                 left = _AGAIN_S if left is None else min(left, _AGAIN_S)
@@ -223,14 +224,9 @@ class ArenaQueue:
             if tasks is not None:
                 poller.register(tasks, select.POLLIN)
             poller.poll()
-            if tasks is not None and tasks.receive_end():
+            if tasks is not None and (arrived := tasks.waiting()) and arrived[-1] is None:
                 return False
         return True
-
-    def receive_end(self) -> bool:
-        """Read all messages that have arrived; return whether the last of them is None."""
-        arrived = self.waiting()
-        return bool(arrived) and arrived[-1] is None
 
     def waiting(self) -> Sequence[Any]:
         """Return what has arrived and was not taken, and leave it."""
@@ -251,12 +247,6 @@ class ArenaQueue:
         for descriptor in descriptors:
             os.close(descriptor)
         return True
-
-
-def send_kept() -> None:
-    """Send the tasks that there was no room for, as far as there is now."""
-    for arena_queue in list(_waiting.values()):
-        arena_queue.send_unsent()
 
 
 os.register_at_fork(after_in_child=_waiting.clear)  # its parent sends them

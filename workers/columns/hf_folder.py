@@ -2,7 +2,6 @@
 
 import importlib
 import json
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -68,7 +67,9 @@ def rows_on_disk(dataset: Any) -> tuple[str, tuple[Path, ...], Int64] | None:
     The folder is "" where save_to_disk has not made it. None for what is in memory, or has other
     columns than its files, or a row twice.
     """
-    blocks = list(_find_blocks(dataset.data))
+    # Tables beside each other have columns of several files.
+    stacked = getattr(dataset.data, "blocks", [[dataset.data]])
+    blocks = [tables[0] if len(tables) == 1 else None for tables in stacked]
     paths = [Path(getattr(block, "path", "")) for block in blocks]
     if not blocks or not all(path.name for path in paths) or not all(map(_has_same_rows, blocks)):
         return None
@@ -93,13 +94,6 @@ def rows_on_disk(dataset: Any) -> tuple[str, tuple[Path, ...], Int64] | None:
     if len(np.unique(rows)) < len(rows):
         return None
     return str(folder) if is_whole else "", files, rows
-
-
-def _find_blocks(table: Any) -> Iterator[Any]:
-    """Yield the tables, one below the other, that a table of datasets is made of."""
-    for beside in getattr(table, "blocks", [[table]]):
-        # Tables beside each other have columns of several files.
-        yield beside[0] if len(beside) == 1 else None
 
 
 def _has_same_rows(block: Any) -> bool:

@@ -138,13 +138,10 @@ class Mixture(ChosenSamples):
         """Return the row of the chosen epoch's sample at a place in its order."""
         if not -len(self) <= index < len(self):
             raise IndexError(f"index {index} is outside of {len(self)} samples")
-        return int(self._find_order()[index])
-
-    def _find_order(self) -> Int64:
         now = self.epoch
         if self._ordered is None or self._ordered[0] != now:
             self._ordered = now, self.rows.recipe.order(self.seed, now)
-        return self._ordered[1]
+        return int(self._ordered[1][index])
 
     _ordered: tuple[int, Int64] | None = None
 
@@ -332,7 +329,8 @@ def _find_costs(name: str, part: Source, by: str) -> Int64:
         return np.asarray(table[by], np.int64)
     else:
         try:
-            return _probe_all(part, by)
+            probes = (part.known(index) or part.probe(index) for index in range(len(part)))
+            return np.array([probe.cost[by] for probe in probes], np.int64)
         except (SampleError, KeyError) as error:
             why = str(error)
     raise ValueError(
@@ -340,10 +338,3 @@ def _find_costs(name: str, part: Source, by: str) -> Int64:
         f"not ({why}): give PlainSource(data, cost={{{by!r}: [...]}}), or a source whose "
         f'probe(index) has {by!r}, or mix by="samples"'
     )
-
-
-def _probe_all(part: Source, by: str) -> Int64:
-    costs = np.zeros(len(part), np.int64)
-    for index in range(len(part)):
-        costs[index] = (part.known(index) or part.probe(index)).cost[by]
-    return costs

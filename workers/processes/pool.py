@@ -150,12 +150,6 @@ class Pool:
         self._finalizer()
         _all.discard(self)
 
-    def leave_to_parent(self) -> None:
-        """Make a forked child end nothing: the workers are its parent's."""
-        own_processes = {*self._processes, *(template.process for template in self._templates)}
-        # At a process' exit multiprocessing ends those that are here.
-        process._children.difference_update(own_processes)  # type: ignore[attr-defined]
-
 
 def _end(
     owner: int,
@@ -183,8 +177,11 @@ def _end_all() -> None:
 
 
 def _leave_all() -> None:
+    """Make a forked child end nothing: the workers are its parent's."""
     for pool in list(_all):
-        pool.leave_to_parent()
+        own_processes = {*pool._processes, *(template.process for template in pool._templates)}
+        # At a process' exit multiprocessing ends those that are here.
+        process._children.difference_update(own_processes)  # type: ignore[attr-defined]
     _all.clear()
 
 

@@ -55,8 +55,11 @@ def read_members(shard: ShardReader, members: Sequence[Member], headers: bool) -
             raise DataChangedError.at(shard.name, fault)
         body: Any = data[BLOCK:]
         if headers and holds_media(member):
-            buffer_bytes = max(shard.head, io.DEFAULT_BUFFER_SIZE)
-            body = io.BufferedReader(MemberFile(shard.read, member, body), buffer_bytes)
+            if len(body) == member.size:
+                body = io.BytesIO(body)
+            else:
+                buffer_bytes = max(shard.head, io.DEFAULT_BUFFER_SIZE)
+                body = io.BufferedReader(MemberFile(shard.read, member, body), buffer_bytes)
         parts[member.extension] = body
     return parts
 

@@ -126,7 +126,8 @@ def _measure(
 
 def _measure_sample(source: Source, index: int, decode: bool) -> Probe:
     """Return what a sample is said to cost; it is decoded where that is asked for."""
-    probe = source.known(index)
+    # Probing one of files looks first at what is known of it.
+    probe = None if isinstance(source, RecordDataset) else source.known(index)
     if probe is None:
         probe = checked_probe(source.probe(index), source.key(index))
     if decode:
