@@ -164,9 +164,6 @@ class VisionLanguageModel(nn.Module):
 def sum_loss(logits: Tensor, labels: Tensor) -> Tensor:
     """Return the sum of cross entropies over label tokens; place i predicts the label of i + 1."""
     loss: Tensor = functional.cross_entropy(
-        logits[:, :-1].flatten(0, 1),
-        labels[:, 1:].flatten(),
-        ignore_index=IGNORED,
-        reduction="sum",
+        logits[:, :-1].flatten(0, 1), labels[:, 1:].flatten(), ignore_index=IGNORED, reduction="sum"
     )
     return loss

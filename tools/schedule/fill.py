@@ -55,8 +55,7 @@ MOST_COPIES = 0.12
 @model_option
 @device_option
 @parallel_option(
-    "With --model tp=8,pp=4,dp=4,vpp=1,microbatches=32; else microbatches alone.",
-    *PARALLEL_SIZES,
+    "With --model tp=8,pp=4,dp=4,vpp=1,microbatches=32; else microbatches alone.", *PARALLEL_SIZES
 )
 @click.option(
     "--holds", default="", metavar="RESOURCE=AMOUNT,...",
