@@ -8,42 +8,20 @@ torch nor numpy. `__init__.pyi` tells editors and type checkers what they are.
 
 import importlib
 
-# Where each name comes from; "" for a sub-package itself.
-_HOMES = {
-    "Balance": "balancer",
-    "BalancedBatchSampler": "loader",
-    "Balancer": "loader",
-    "DataLoader": "loader",
-    "EnergonDataset": "workers",
-    "HFDataset": "workers",
-    "HFProcessor": "loader",
-    "Images": "balancer",
-    "JsonlDataset": "workers",
-    "Layout": "balancer",
-    "LoaderError": "loader",
-    "MDSDataset": "workers",
-    "Mixture": "workers",
-    "OnError": "loader",
-    "ParquetDataset": "workers",
-    "PipelineOrder": "balancer",
-    "Ranks": "loader",
-    "RemoteDataset": "loader",
-    "Shapes": "balancer",
-    "StepInfo": "loader",
-    "TarDataset": "workers",
-    "Topology": "loader",
-    "Work": "balancer",
-    "adapters": "loader",
-    "balancer": "",
-    "check_equivalence": "loader",
-    "fleet": "workers",
-    "hf_kwargs": "loader",
-    "loader": "",
-    "media": "workers",
-    "scale_loss": "loader",
-    "sched": "",
-    "workers": "",
+# The names by where they come from; "" for sub-packages themselves.
+_NAMES = {
+    "": "balancer loader sched workers",
+    "balancer": "Balance Images Layout PipelineOrder Shapes Work",
+    "loader": (
+        "BalancedBatchSampler Balancer DataLoader HFProcessor LoaderError OnError Ranks "
+        "RemoteDataset StepInfo Topology adapters check_equivalence hf_kwargs scale_loss"
+    ),
+    "workers": (
+        "EnergonDataset HFDataset JsonlDataset MDSDataset Mixture ParquetDataset TarDataset "
+        "fleet media"
+    ),
 }
+_HOMES = {name: home for home, names in _NAMES.items() for name in names.split()}
 
 __all__ = sorted(["__version__", *_HOMES])
 

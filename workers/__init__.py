@@ -4,8 +4,7 @@ import importlib
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from . import fleet as fleet
-    from . import media as media
+    from . import fleet as fleet, media as media
     from .columns.huggingface import HFDataset as HFDataset
     from .columns.parquet import ParquetDataset as ParquetDataset
     from .energon.dataset import EnergonDataset as EnergonDataset
@@ -13,39 +12,32 @@ if TYPE_CHECKING:
     from .jsonl.dataset import JsonlDataset as JsonlDataset
     from .mds.dataset import MDSDataset as MDSDataset
     from .mixture.mixture import Mixture as Mixture
-    from .selection.selection import Selection as Selection
-    from .selection.selection import split_by_key as split_by_key
-    from .sources.interface import Probe as Probe
-    from .sources.interface import SampleError as SampleError
-    from .sources.interface import Source as Source
-    from .sources.plain import PlainSource as PlainSource
-    from .sources.plain import as_source as as_source
+    from .selection.selection import Selection as Selection, split_by_key as split_by_key
+    from .sources.interface import Probe as Probe, SampleError as SampleError, Source as Source
+    from .sources.plain import PlainSource as PlainSource, as_source as as_source
     from .tar.dataset import TarDataset as TarDataset
     from .vision_language.token_layout import ByteTokenizer as ByteTokenizer
     from .vision_language.transform import VisionLanguage as VisionLanguage
 
-# Each is imported when it is first used (PEP 562): a loop loads what it uses. "" for a sub-package.
-_HOMES = {
-    "ByteTokenizer": ".vision_language.token_layout",
-    "EnergonDataset": ".energon.dataset",
-    "HFDataset": ".columns.huggingface",
-    "JsonlDataset": ".jsonl.dataset",
-    "MDSDataset": ".mds.dataset",
-    "Mixture": ".mixture.mixture",
-    "ParquetDataset": ".columns.parquet",
-    "PlainSource": ".sources.plain",
-    "Probe": ".sources.interface",
-    "SampleError": ".sources.interface",
-    "Selection": ".selection.selection",
-    "Source": ".sources.interface",
-    "TarDataset": ".tar.dataset",
-    "VisionLanguage": ".vision_language.transform",
-    "as_source": ".sources.plain",
-    "fleet": "",
-    "media": "",
-    "open_metadataset": ".energon.metadataset",
-    "split_by_key": ".selection.selection",
+# The names by their modules, "" for sub-packages; imported when first used (PEP 562): a loop loads
+# what it uses.
+_NAMES = {
+    "": "fleet media",
+    ".columns.huggingface": "HFDataset",
+    ".columns.parquet": "ParquetDataset",
+    ".energon.dataset": "EnergonDataset",
+    ".energon.metadataset": "open_metadataset",
+    ".jsonl.dataset": "JsonlDataset",
+    ".mds.dataset": "MDSDataset",
+    ".mixture.mixture": "Mixture",
+    ".selection.selection": "Selection split_by_key",
+    ".sources.interface": "Probe SampleError Source",
+    ".sources.plain": "PlainSource as_source",
+    ".tar.dataset": "TarDataset",
+    ".vision_language.token_layout": "ByteTokenizer",
+    ".vision_language.transform": "VisionLanguage",
 }
+_HOMES = {name: home for home, names in _NAMES.items() for name in names.split()}
 
 __all__ = [*_HOMES]
 

@@ -23,8 +23,7 @@ import click
 import torch
 from rich.table import Table
 from torch.nn.utils.rnn import pad_sequence
-from torch.utils.data import DataLoader as TorchDataLoader
-from torch.utils.data import TensorDataset
+from torch.utils.data import DataLoader as TorchDataLoader, TensorDataset
 
 from counterpoise.balancer import Balance
 from counterpoise.loader import DataLoader

@@ -20,8 +20,7 @@ import numpy as np
 import torch
 import torch.distributed as dist
 from rich.table import Table
-from torch.utils.data import DataLoader as TorchDataLoader
-from torch.utils.data import Dataset
+from torch.utils.data import DataLoader as TorchDataLoader, Dataset
 
 from counterpoise import Balance, DataLoader
 from counterpoise.tools.console.reporting import emit

@@ -18,8 +18,7 @@ import sys
 from typing import Any
 
 import torch
-from torch.utils.data import DataLoader as TorchLoader
-from torch.utils.data import IterableDataset
+from torch.utils.data import DataLoader as TorchLoader, IterableDataset
 
 from ...balancer.planning.problem.layout import find_base
 from ...workers.collate.layouts import collate_packed

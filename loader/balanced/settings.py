@@ -11,8 +11,7 @@ from multiprocessing.context import BaseContext
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
-from torch.utils.data import DataLoader as TorchDataLoader
-from torch.utils.data import DistributedSampler
+from torch.utils.data import DataLoader as TorchDataLoader, DistributedSampler
 
 from ...balancer.near_names import explain_arguments
 from ...balancer.planning.problem.balance import Balance

@@ -11,8 +11,7 @@ from typing import Any
 
 import torch.autograd
 from torch._utils import ExceptionWrapper
-from torch.utils.data._utils import signal_handling
-from torch.utils.data._utils import worker as torch_worker
+from torch.utils.data._utils import signal_handling, worker as torch_worker
 from torch.utils.data._utils.worker import _ResumeIteration, _worker_loop
 from torch.utils.data.dataloader import _MultiProcessingDataLoaderIter, _SingleProcessDataLoaderIter
 

@@ -12,8 +12,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
-from torch.utils.data import DataLoader as TorchDataLoader
-from torch.utils.data import get_worker_info
+from torch.utils.data import DataLoader as TorchDataLoader, get_worker_info
 
 from ...balancer.protocol.job_spec import JobSpec
 from ...balancer.protocol.parts import EpochPosition

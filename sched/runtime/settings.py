@@ -113,7 +113,6 @@ class StageModules:
     shared: Mapping[str, nn.Parameter] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        """Check that there are modules by number."""
         if not isinstance(self.modules, Mapping):
             kind = type(self.modules).__name__
             raise ValueError(f"stages is a {kind}; give {{number of the stage: nn.Module}}")
@@ -142,7 +141,6 @@ class HiddenStates:
     ends: Shape | None = None
 
     def __post_init__(self) -> None:
-        """Check that shapes are numbers or functions."""
         shape = self.shape
         if not callable(shape) and (not isinstance(shape, int) or shape < 1):
             raise ValueError(
@@ -186,7 +184,6 @@ class StepLoss:
     auxiliary: Auxiliary | None = None
 
     def __post_init__(self) -> None:
-        """Check the function, and by what it weighs."""
         if self.function is not None and not callable(self.function):
             raise ValueError(
                 f"loss is {self.function!r:.80}; give a function of the last stage's output and "
@@ -226,7 +223,6 @@ class StageOptions:
     embedding: str = ""
 
     def __post_init__(self) -> None:
-        """Check the names of fields."""
         _check_fields("inputs", self.inputs)
         _check_fields("extras", self.extras)
 

@@ -6,8 +6,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from tests.deliveries import data as made
-from tests.deliveries import library
+from tests.deliveries import data as made, library
 from tests.tools.services.commands import Process
 
 HERE = Path(__file__).parent

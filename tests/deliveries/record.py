@@ -26,8 +26,7 @@ import torch
 from torch import distributed
 from torch.utils.data import DataLoader as TorchLoader
 
-from tests.deliveries import cases, library
-from tests.deliveries import data as made
+from tests.deliveries import cases, data as made, library
 from tests.deliveries.digest import digest
 from tests.deliveries.place import Place, open_data, real_shards
 from tests.forking.popen import Popen

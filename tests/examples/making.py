@@ -89,8 +89,7 @@ def conversations(count: int) -> list[dict[str, Any]]:
 
 def write_parquet(rows: list[dict[str, Any]], path: Path) -> str:
     """Write records as a Hugging Face data set keeps them, and return the path."""
-    from datasets import Dataset, Features, List, Value
-    from datasets import Image as Pictures
+    from datasets import Dataset, Features, Image as Pictures, List, Value
 
     message = {"role": Value("string"), "content": Value("string")}
     features = Features({"messages": List(message), "images": List(Pictures())})

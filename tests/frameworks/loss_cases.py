@@ -9,8 +9,7 @@ from transformers import LlamaConfig, LlamaForCausalLM
 import counterpoise as cp
 
 from .lightning_cases import Module, trainer
-from .tiny import KEPT, VOCABULARY, Texts, collate, numbers_of
-from .tiny import cost as tiny_cost
+from .tiny import KEPT, VOCABULARY, Texts, collate, cost as tiny_cost, numbers_of
 
 
 class Arrays(Texts):

@@ -5,8 +5,7 @@ from typing import Any, cast
 
 import pytest
 import torch
-from hypothesis import given, settings
-from hypothesis import strategies as st
+from hypothesis import given, settings, strategies as st
 
 import counterpoise as cp
 from counterpoise.balancer import Images

@@ -10,8 +10,7 @@ import numpy as np
 import pytest
 
 from counterpoise.tools.cli import main
-from tests.browser import Browser
-from tests.browser import chromium as chromium
+from tests.browser import Browser, chromium as chromium
 from tests.tools.trial import kinds
 
 from .checking import faults_of

@@ -9,8 +9,7 @@ from counterpoise.workers.jsonl.dataset import JsonlDataset
 from counterpoise.workers.sources.file_patterns import MAX_NAMES, find_shards
 from counterpoise.workers.sources.interface import SampleError
 from counterpoise.workers.sources.registry import open_source
-from tests.security.outside import WATCH, open_job
-from tests.security.outside import root as root
+from tests.security.outside import WATCH, open_job, root as root
 
 # --- jobs
 

@@ -15,8 +15,7 @@ from counterpoise.workers.sources.cache_files import identity, kept_path
 from counterpoise.workers.sources.interface import SampleError
 from counterpoise.workers.tar.dataset import TarDataset
 from counterpoise.workers.vision_language.transform import VisionLanguage
-from tests.security.outside import WATCH
-from tests.security.outside import root as root
+from tests.security.outside import WATCH, root as root
 from tests.tars import write_tar
 
 

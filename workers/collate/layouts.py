@@ -264,12 +264,10 @@ def collate_padded(
     images_per_sample int32 (B,); and every other field by the rules above.
 
     Args:
-        samples: Samples, each a mapping of fields.
-        pad_id: Token id of the filling; default 0.
-        dummy_tile: Side in pixels of the zero tile of a batch without images; default 0, none.
+        samples, dummy_tile: As in collate_samples.
+        pad_id, shift_labels: As in Layout; default 0 and True.
         align: Number of tokens of which the width is a multiple; default 1.
         length: Tokens of the width; of several, ascending, the first that is enough; default none.
-        shift_labels: As in Layout; default True.
 
     Raises ValueError for samples that do not fit together, or in `length`.
 
@@ -304,12 +302,10 @@ def collate_packed(
     memory; max_length is the length then, so that batches are alike for what is compiled.
 
     Args:
-        samples: Samples, each a mapping of fields.
-        pad_id: Token id of the filling; default 0.
-        dummy_tile: Side in pixels of the zero tile of a batch without images; default 0, none.
+        samples, dummy_tile: As in collate_samples.
+        pad_id, shift_labels: As in Layout; default 0 and True.
         align: Number of tokens of which each sample's length becomes a multiple; default 1.
         length: Tokens of the batch; of several, ascending, the first that is enough; default none.
-        shift_labels: As in Layout; default True.
 
     Raises ValueError for samples that do not fit together, or in `length`.
 

@@ -69,7 +69,7 @@ def rows_on_disk(dataset: Any) -> tuple[str, tuple[Path, ...], Int64] | None:
     """
     # Tables beside each other have columns of several files.
     stacked = getattr(dataset.data, "blocks", [[dataset.data]])
-    blocks = [tables[0] if len(tables) == 1 else None for tables in stacked]
+    blocks: list[Any] = [tables[0] if len(tables) == 1 else None for tables in stacked]
     paths = [Path(getattr(block, "path", "")) for block in blocks]
     if not blocks or not all(path.name for path in paths) or not all(map(_has_same_rows, blocks)):
         return None

@@ -144,11 +144,7 @@ DEFAULT_WORK, DEFAULT_SHAPES, DEFAULT_IMAGES = Work(), Shapes(), Images()
 
 
 def as_work(work: Work | WorkName | Mapping[str, int]) -> Work:
-    """Return the value of `Balance(work=)`; ValueError for what is none.
-
-    >>> as_work("padded")
-    Work(kind='padded')
-    """
+    """Return the value of `Balance(work=)`; ValueError for what is none."""
     if isinstance(work, Work):
         return work
     if isinstance(work, Mapping):
@@ -189,11 +185,7 @@ def as_images(images: Images) -> Images:
 
 
 def as_pipeline(pipeline: PipelineOrder | str | os.PathLike[str] | None) -> PipelineOrder | None:
-    """Return the value of `Balance(pipeline=)`; ValueError for what is none.
-
-    >>> as_pipeline("costs.json")
-    PipelineOrder(profile='costs.json')
-    """
+    """Return the value of `Balance(pipeline=)`; ValueError for what is none."""
     if pipeline is None or isinstance(pipeline, PipelineOrder):
         return pipeline
     if isinstance(pipeline, str | os.PathLike):

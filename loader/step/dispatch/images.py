@@ -98,14 +98,7 @@ class ImageDispatch:
 
 
 class StepImages:
-    """The images of one step; `ImageDispatch.step` makes it.
-
-    Args:
-        encoder, exchange, reduction: Of the ImageDispatch.
-        pixels: Rows of each of this rank's microbatches, None for one without images.
-        rounds: The microbatches that are encoded together, and which image goes where.
-        trained: Whether there will be a backward.
-    """
+    """The images of one step; `ImageDispatch.step` makes it."""
 
     def __init__(
         self,

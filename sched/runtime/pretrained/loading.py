@@ -172,8 +172,7 @@ def _places(held: HeldModules) -> dict[str, _Place]:
 
 def _sources(model: Any, keys: Iterable[str]) -> tuple[dict[str, _Source], set[str]]:
     """Return what the model's tensors are made of, and the names that it does not have."""
-    from transformers import conversion_mapping
-    from transformers import core_model_loading as own
+    from transformers import conversion_mapping, core_model_loading as own
 
     conversions = conversion_mapping.get_model_conversion_mapping(model)
     renamings = [rule for rule in conversions if isinstance(rule, own.WeightRenaming)]

@@ -4,10 +4,10 @@ from typing import Any
 
 import pytest
 
+from counterpoise.balancer.job.admission import RECENT_S
 from counterpoise.balancer.job.job import PlayedJob
 from counterpoise.balancer.job.messages import JobOpened, JoinPool, LeavePool
 from counterpoise.balancer.job.status import MAX_NOTES, MAX_TEXT, make_status_report
-from counterpoise.balancer.job.worker_stats import RECENT_S
 from counterpoise.balancer.parties.messages import BeginRun, JoinJob, TrainerBeat, WantBatches
 from counterpoise.balancer.planning.problem.config import PlanConfig
 from counterpoise.balancer.pool.messages import (

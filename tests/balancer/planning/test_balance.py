@@ -8,8 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 
 from counterpoise.balancer import Balance, Images, Layout, PipelineOrder, PlanConfig, Shapes, Work
 from counterpoise.balancer.planning.problem.balance import DEFAULTS, VALUES, as_balance

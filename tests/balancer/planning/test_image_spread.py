@@ -2,8 +2,7 @@
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
+from hypothesis import given, settings, strategies as st
 
 from counterpoise.balancer.planning.partition.by_name import greedy
 from counterpoise.balancer.planning.partition.images import image_loads, spread_images

@@ -6,12 +6,10 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
+from hypothesis import given, settings, strategies as st
 
 from counterpoise.balancer.planning.grouping.groups import make_slots
-from counterpoise.balancer.planning.kernels import loops as kernels
-from counterpoise.balancer.planning.kernels import swap
+from counterpoise.balancer.planning.kernels import loops as kernels, swap
 from counterpoise.balancer.planning.kernels.arrays import Slots
 from counterpoise.balancer.planning.kernels.loops import (
     assign_rows,

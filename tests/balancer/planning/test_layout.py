@@ -3,8 +3,7 @@
 from typing import Any
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 
 from counterpoise.balancer import Balance, Layout, PlanConfig
 from counterpoise.balancer.planning.problem.layout import BUILT_IN, as_layout, find_base, read_rule

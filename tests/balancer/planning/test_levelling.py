@@ -5,8 +5,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
+from hypothesis import given, settings, strategies as st
 
 from benchmarks.baselines.step_greedy import greedy_rows, loads_of
 from benchmarks.planning.bounds import least_rows, least_slowest

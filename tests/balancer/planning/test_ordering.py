@@ -2,8 +2,7 @@
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
+from hypothesis import given, settings, strategies as st
 
 from counterpoise.balancer.planning.ordering.evaluator import PipelineEvaluator
 from counterpoise.balancer.planning.ordering.ranks import level_ranks, rank_ordering

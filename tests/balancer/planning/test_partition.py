@@ -4,8 +4,7 @@ from functools import cache
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
+from hypothesis import given, settings, strategies as st
 
 from counterpoise.balancer.planning.partition.by_name import assign_groups, greedy
 from counterpoise.balancer.planning.problem.loads import alike, group_loads

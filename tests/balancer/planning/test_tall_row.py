@@ -1,8 +1,7 @@
 """Steps with giant samples: one row is as tall as the giant, and the others are shorter."""
 
 import numpy as np
-from hypothesis import given, settings
-from hypothesis import strategies as st
+from hypothesis import given, settings, strategies as st
 from hypothesis.extra import numpy as arrays
 
 from counterpoise.balancer.planning.grouping.balanced import balanced

@@ -2,8 +2,7 @@
 
 from typing import Any
 
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 
 from counterpoise.balancer.protocol.parts import EpochPosition
 from counterpoise.balancer.run.run import describe_start_mismatch, pack_start

@@ -5,8 +5,7 @@ from typing import get_args, get_origin, get_type_hints
 import msgpack
 import msgspec
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
+from hypothesis import given, settings, strategies as st
 from msgspec import structs
 
 from counterpoise.balancer.job.messages import PulledFrames

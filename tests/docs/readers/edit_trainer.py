@@ -2,8 +2,7 @@
 
 from datasets import Dataset
 
-from tests.docs.readers.edit_own_loop import dataset as texts
-from tests.docs.readers.edit_own_loop import pad as collator
+from tests.docs.readers.edit_own_loop import dataset as texts, pad as collator
 from tests.docs.readers.trl import model, tokenizer
 
 rows = Dataset.from_list([{"text": "w2 w3 w4 " * (1 + n % 9)} for n in range(64)])

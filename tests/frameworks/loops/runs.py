@@ -7,8 +7,7 @@ from typing import Any
 import numpy as np
 import torch
 import torch.distributed as dist
-from torch.utils.data import DataLoader as TorchLoader
-from torch.utils.data import DistributedSampler
+from torch.utils.data import DataLoader as TorchLoader, DistributedSampler
 
 import counterpoise as cp
 

@@ -12,8 +12,7 @@ import torch
 import torch.utils.data as torch_data
 
 from counterpoise import DataLoader
-from counterpoise.workers.arena import memory
-from counterpoise.workers.arena import views as arena_views
+from counterpoise.workers.arena import memory, views as arena_views
 
 SIZE = 20_000  # floats: larger than what is copied
 

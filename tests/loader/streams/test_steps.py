@@ -1,8 +1,7 @@
 """The steps of loops over random streams: each sample once, equal numbers, ends together."""
 
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
+from hypothesis import given, settings, strategies as st
 
 from counterpoise.loader.resume.balanced_position import START
 from counterpoise.loader.step.errors import LoaderError

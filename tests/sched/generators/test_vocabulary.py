@@ -7,8 +7,7 @@ code with this one.
 import random
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 
 from benchmarks.baselines.vocabulary_placements import (
     METHODS,

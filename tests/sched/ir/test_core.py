@@ -1,8 +1,7 @@
 """Passes, kinds, programs, registry: the text forms round-trip, the sizes add up."""
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 
 from counterpoise.sched import (
     Barrier,

@@ -4,8 +4,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 
 from counterpoise.tools.analyze.counts import by_source, data_figures, duplicates, reasons
 from counterpoise.tools.analyze.scan.rows import (

@@ -10,8 +10,7 @@ import pytest
 
 from counterpoise.balancer.planning.kernels import loops
 from counterpoise.tools.cli import main
-from tests.forking.popen import COMMAND
-from tests.forking.popen import run as run_forked
+from tests.forking.popen import COMMAND, run as run_forked
 
 pytestmark = pytest.mark.slow
 

@@ -11,8 +11,13 @@ import urllib.request
 import pytest
 
 from tests.imports import ROOT
-from tests.tools.services.test_watching import make, metrics_of, start_balancer, start_worker
-from tests.tools.services.test_watching import root as root
+from tests.tools.services.test_watching import (
+    make,
+    metrics_of,
+    root as root,
+    start_balancer,
+    start_worker,
+)
 
 pytest.importorskip("prometheus_client")
 pytestmark = [

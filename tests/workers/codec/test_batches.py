@@ -9,8 +9,7 @@ import msgpack
 import numpy as np
 import pytest
 import torch
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 
 from counterpoise.workers.codec import batches
 from counterpoise.workers.codec.batches import decode_batch, encode_batch, list_frames

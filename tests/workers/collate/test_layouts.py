@@ -6,8 +6,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 
 from counterpoise.balancer.planning.problem.layout import BUILT_IN
 from counterpoise.balancer.planning.problem.options import NAMES

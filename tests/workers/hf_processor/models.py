@@ -41,8 +41,12 @@ def _qwen(words: int, processor: Any) -> Any:
 
 
 def _llava(words: int, processor: Any) -> Any:
-    from transformers import CLIPVisionConfig, LlamaConfig, LlavaConfig
-    from transformers import LlavaForConditionalGeneration as Model
+    from transformers import (
+        CLIPVisionConfig,
+        LlamaConfig,
+        LlavaConfig,
+        LlavaForConditionalGeneration as Model,
+    )
 
     config = LlavaConfig(
         vision_config=CLIPVisionConfig(**SEEN), text_config=LlamaConfig(**TEXT, vocab_size=words),

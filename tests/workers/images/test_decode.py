@@ -9,8 +9,7 @@ import zlib
 import numpy as np
 import PIL
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 from PIL import Image, ImageFile, ImageOps
 
 from counterpoise.workers.images.decode import ImageError, image_size, open_image

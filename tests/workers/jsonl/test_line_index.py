@@ -3,8 +3,7 @@
 import json
 
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
+from hypothesis import given, settings, strategies as st
 
 from counterpoise.workers.jsonl import line_index
 from counterpoise.workers.jsonl.line_index import open_index, scan

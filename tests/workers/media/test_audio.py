@@ -12,8 +12,7 @@ pytest.importorskip("av")  # with which the files are made
 
 import soundfile
 
-from counterpoise.workers.media import MediaError, decode_audio, probe_audio
-from counterpoise.workers.media import audio as module
+from counterpoise.workers.media import MediaError, audio as module, decode_audio, probe_audio
 from counterpoise.workers.media.files import CalledFile
 from tests.workers.media.making import audio, wave
 

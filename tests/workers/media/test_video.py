@@ -12,8 +12,13 @@ import pytest
 
 pytest.importorskip("av")
 
-from counterpoise.workers.media import FrameRule, MediaError, decode_video, probe_video
-from counterpoise.workers.media import video as module
+from counterpoise.workers.media import (
+    FrameRule,
+    MediaError,
+    decode_video,
+    probe_video,
+    video as module,
+)
 from tests.workers.media.making import COUNT, FPS, audio, numbers, video
 
 RULES = [

@@ -8,8 +8,14 @@ import numpy as np
 import pytest
 import torch
 
-from counterpoise.balancer.pool.messages import BATCH, COSTS, SAMPLES, DoPart, FailedPlace
-from counterpoise.balancer.pool.messages import PartBroken as Broken
+from counterpoise.balancer.pool.messages import (
+    BATCH,
+    COSTS,
+    SAMPLES,
+    DoPart,
+    FailedPlace,
+    PartBroken as Broken,
+)
 from counterpoise.balancer.run.tasks import Load, LoadedBatch, Measure
 from counterpoise.workers.codec.batches import decode_batch
 from counterpoise.workers.planned.parts import do_part

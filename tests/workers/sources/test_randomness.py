@@ -10,8 +10,7 @@ from functools import partial
 import numpy as np
 import pytest
 import torch
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 
 from counterpoise.workers.sources.randomness import (
     RandomnessWatch,

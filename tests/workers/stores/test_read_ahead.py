@@ -4,8 +4,7 @@ import random
 import threading
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 
 from counterpoise.workers.stores.read_ahead import ReadAhead, cut_range, join_ranges
 

@@ -11,8 +11,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 
 from counterpoise.workers.sources.data_files import MOST_OPEN
 from counterpoise.workers.sources.interface import Probe, SampleError

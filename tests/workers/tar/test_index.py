@@ -6,11 +6,9 @@ import tarfile
 
 import numpy as np
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 
-from counterpoise.workers.sources import cache_files as kept_files
-from counterpoise.workers.sources import file_index
+from counterpoise.workers.sources import cache_files as kept_files, file_index
 from counterpoise.workers.tar import index as tar_index
 from counterpoise.workers.tar.index import open_index, scan
 from tests.tars import write_tar

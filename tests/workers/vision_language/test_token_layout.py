@@ -2,8 +2,7 @@
 
 import numpy as np
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 
 from counterpoise.workers.sources.labels import IGNORED
 from counterpoise.workers.vision_language.token_layout import ByteTokenizer, Markup, Turn, lay_out

@@ -2,8 +2,7 @@
 
 from collections import Counter
 
-from hypothesis import given, settings
-from hypothesis import strategies as st
+from hypothesis import given, settings, strategies as st
 
 from counterpoise.loader.step.dispatch.routes import count_rows, plan_round
 

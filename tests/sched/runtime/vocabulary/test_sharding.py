@@ -1,7 +1,6 @@
 """The rows of each rank."""
 
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 
 from counterpoise.sched.runtime.vocabulary.shard import Sharding
 
