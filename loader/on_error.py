@@ -50,7 +50,9 @@ class OnError:
                 f"max_errors={most} counts samples that on_error='skip' leaves out: give "
                 f"OnError('skip', max_errors={most}), or leave max_errors"
             )
-        if most is not None and not 0 <= most < (1.0 if isinstance(most, float) else math.inf):
+        is_number = isinstance(most, int | float) and not isinstance(most, bool)
+        limit = 1.0 if isinstance(most, float) else math.inf
+        if most is not None and not (is_number and 0 <= most < limit):
             raise ValueError(
                 f"max_errors is {most!r}: give a count, or a part of the samples such as 0.01"
             )

@@ -30,6 +30,10 @@ MISTAKES = {
     "plan job --only partition --gpus 4": ("--only partition reads no --gpus: leave it out",),
     f"top {NOBODY} --json": ("--json is for --once",),
     "doctor --step 3": ("--step needs LEDGER and --data",),
+    "doctor s3://b/t --step 3 --data d": ("--step needs LEDGER, a file",),
+    "doctor s3://b/t --keys k": ("--keys needs ADDRESS",),
+    "doctor --job a": ("--job needs ADDRESS",),
+    "doctor FILE --dead-letter FILE": ("--dead-letter is examined by itself",),
     "prepare shards": ("give either --out DIR, for shards, or --index-only and --transform",),
     # of a wrong type
     "analyze shards --ranks four": ("'--ranks': 'four' is not a valid integer",),

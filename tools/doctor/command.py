@@ -54,8 +54,15 @@ def command(
         raise ValueError(f"--timeout {timeout}: give seconds between 0 and an hour")
     if (step is None) != (data is None) or (step is not None and target is None):
         raise ValueError("--step needs LEDGER and --data, the data set that it is of")
-    if keys is not None and "://" not in str(target):
-        raise ValueError("--keys needs ADDRESS, the balancer's that is to be asked")
+    is_address = target is not None and "://" in target
+    is_job = is_address and parse_scheme(str(target)) not in SCHEMES
+    for name, value in (("--keys", keys), ("--job", job)):
+        if value and not is_job:
+            raise ValueError(f"{name} needs ADDRESS, the balancer's that is to be asked")
+    if step is not None and is_address:
+        raise ValueError("--step needs LEDGER, a file, and an address was given")
+    if dead_letter is not None and target is not None:
+        raise ValueError("--dead-letter is examined by itself: leave out what stands beside it")
     if dead_letter is not None:
         examination = Examination(examine_dead_letters(dead_letter))
     elif target is None:

@@ -164,6 +164,8 @@ def read_arrays(path: Path, about: Sequence[int]) -> Arrays | None:
     except (FileNotFoundError, NotADirectoryError):
         return None
     except OSError as error:
+        if error.errno in (errno.EMFILE, errno.ENFILE, errno.ENOMEM):
+            return None  # what this process lacks says nothing about the file
         raise DamagedFileError(path, f"cannot be read ({error.strerror or error})") from None
     arrays = unpack_arrays(path, data)
     stamp = arrays.pop("stamp", np.empty(0)).tolist()
@@ -186,8 +188,8 @@ def read_or_remove(
 ) -> Kept | None:
     """Return what `unpack` makes of the arrays that `read_arrays` returns, or None.
 
-    A file that is damaged, or of which unpack makes nothing, is reported and removed. what: is to
-    be in it.
+    A file that is damaged, or of which unpack makes nothing, is reported and removed. content:
+    what it should hold, for that report.
     """
     try:
         if (arrays := read_arrays(path, about)) is None:

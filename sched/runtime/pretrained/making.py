@@ -23,8 +23,9 @@ def materialise(
 ) -> None:
     """Give tensors of the meta device memory of their own; what is tied stays tied.
 
-    `units`: modules by name. `precisions`: of names that a pattern is found in, where they are not
-    the tensors' own. Buffers are NaN, so that `draw` can tell which of them are not set.
+    `units`: modules by name. `precisions`: of floating-point tensors, by a pattern that is found in
+    their names; others keep their own. Such buffers are NaN, so that `draw` can tell which of them
+    are not set.
     """
     copies: dict[Tensor, Tensor] = {}
     named = ((name, *pair) for name, unit in units.items() for pair in unit.named_modules())
@@ -35,9 +36,11 @@ def materialise(
                     continue
                 # Tied tensors are one tensor in several places, and get one copy.
                 if old not in copies:
-                    where, known = f"{start}.{below}.{name}", (precisions or {}).items()
-                    kind = next((k for part, k in known if re.search(part, where)), old.dtype)
-                    new = copies[old] = torch.empty_like(old, device=device, dtype=kind)
+                    full_name = ".".join(filter(None, (start, below, name)))
+                    chosen = precisions.items() if precisions and old.is_floating_point() else ()
+                    dtypes = (dtype for pattern, dtype in chosen if re.search(pattern, full_name))
+                    dtype = next(dtypes, old.dtype)
+                    new = copies[old] = torch.empty_like(old, device=device, dtype=dtype)
                     if isinstance(old, nn.Parameter):
                         copies[old] = nn.Parameter(new, old.requires_grad)
                     elif new.is_floating_point():

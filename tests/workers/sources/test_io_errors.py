@@ -14,6 +14,7 @@ from counterpoise.loader import Balance, DataLoader
 from counterpoise.loader.balanced.arguments import find_resources
 from counterpoise.workers import TarDataset, VisionLanguage
 from counterpoise.workers.planned.measuring import Measurer
+from counterpoise.workers.sources.cache_files import read_or_remove, write_arrays
 from counterpoise.workers.sources.failures import RETRIES, classify_failure
 from counterpoise.workers.sources.plain import PlainSource
 from counterpoise.workers.tar.shard_files import READ_WHOLE
@@ -167,3 +168,17 @@ def test_no_image_is_measured_wrongly_because_the_disk_failed(tmp_path, monkeypa
         )
     assert at > 1
     assert found == right
+
+
+@pytest.mark.parametrize("lack", [errno.EMFILE, errno.ENFILE, errno.ENOMEM])
+def test_a_kept_file_stays_where_the_process_lacks_what_reading_takes(tmp_path, monkeypatch, lack):
+    path = tmp_path / "kept"
+    assert write_arrays(path, (1,), {"rows": np.arange(3)})
+
+    def lacking(*_: Any, **__: Any) -> int:
+        raise OSError(lack, os.strerror(lack))
+
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "open", lacking)
+        assert read_or_remove(path, (1,), dict, "rows") is None
+    assert read_or_remove(path, (1,), dict, "rows") is not None

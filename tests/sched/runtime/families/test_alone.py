@@ -255,3 +255,12 @@ def test_a_rank_needs_its_own_part_and_a_file(tmp_path, kind: str, schedule: str
         assert found["save"] <= 0.2 * found["share"] + memory.SHARD
     again = type(model).from_pretrained(tmp_path / "saved").state_dict()
     assert all(torch.equal(value, again[name]) for name, value in model.state_dict().items())
+
+
+def test_only_floating_point_tensors_take_another_precision_and_names_have_no_gap() -> None:
+    with torch.device("meta"):
+        norm = torch.nn.LayerNorm(4, dtype=torch.bfloat16)
+        norm.register_buffer("count", torch.zeros(1, dtype=torch.int64))
+    materialise({"model.norm": norm}, torch.device("cpu"), {r"norm\.weight|count": torch.float32})
+    assert (norm.weight.dtype, norm.bias.dtype) == (torch.float32, torch.bfloat16)
+    assert norm.count.dtype == torch.int64
