@@ -94,8 +94,14 @@ MISTAKES: dict[str, tuple[Callable[[], object], str]] = {
         on_error("skip", max_error=3),
         "OnError has no argument max_error; did you mean max_errors=?",
     ),
-    "a number as text": (on_error("skip", max_errors="3"), "max_errors is '3': give a count, or a part of the samples such as 0.01"),
-    "a flag as a number": (on_error("skip", max_errors=True), "max_errors is True: give a count, or a part of the samples such as 0.01"),
+    "a number as text": (
+        on_error("skip", max_errors="3"),
+        "max_errors is '3': give a count, or a part of the samples such as 0.01",
+    ),
+    "a flag as a number": (
+        on_error("skip", max_errors=True),
+        "max_errors is True: give a count, or a part of the samples such as 0.01",
+    ),
     "an action": (
         loader(on_error="skp"),
         "on_error is 'skp', allowed are 'raise', 'skip', 'refill'; did you mean 'skip'?",
