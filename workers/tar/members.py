@@ -79,7 +79,10 @@ def encode_member(name: str, value: Any) -> tuple[str, bytes]:
         return name, bytes(value)
     file = io.BytesIO()
     if isinstance(value, Image.Image):
-        value.save(file, "PNG")
+        try:
+            value.save(file, "PNG")
+        except OSError as error:
+            raise TypeError(f"{error}: convert it to RGB") from None
         return _add_extension(name, ("png",)), file.getvalue()
     value = value.item() if isinstance(value, np.generic) else value
     if hasattr(value, "__array__"):

@@ -62,7 +62,7 @@ def known_time_ns(config: Any) -> dict[str, int] | None:
         return None
     try:
         return time_ns(config)
-    except ValueError:
+    except (ValueError, TypeError):  # some have a list, of a size for each layer
         return None
 
 

@@ -6,6 +6,7 @@ from typing import Any
 import pytest
 
 import counterpoise as cp
+from counterpoise.balancer.planning.problem.model_times import known_time_ns
 from counterpoise.sched.shapes import TransformerLayer, Vocabulary
 
 LLAMA = {
@@ -85,3 +86,7 @@ def test_a_balance_takes_them_for_work_of_both_kinds() -> None:
     times = cp.balancer.time_ns(LLAMA)
     assert cp.Balance(work=times).time_ns == times
     assert cp.Balance(work=cp.Work("padded", times)).resolved_work == "padded"
+
+
+def test_sizes_that_differ_from_layer_to_layer_are_not_known() -> None:
+    assert known_time_ns({**LLAMA, "intermediate_size": [160, 160, 320]}) is None

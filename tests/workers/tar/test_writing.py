@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 import pytest
 from hypothesis import given, strategies as st
+from PIL import Image
 
 from counterpoise.workers import TarDataset
 from counterpoise.workers.tar.index import scan, shard_stamp
@@ -65,7 +66,7 @@ def test_arrays_come_back(value: np.ndarray) -> None:
     "raw",
     [
         {"a": object()}, {"a": np.array([object()])}, {"a.pkl": b""}, {"A": 1, "a": 2}, {"__a": 1},
-        {},
+        {}, {"a": Image.new("CMYK", (1, 1))},
     ],
 )  # fmt: skip
 def test_what_a_shard_cannot_hold_is_refused(raw: dict[str, Any]) -> None:
