@@ -11,7 +11,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from ..pretrained.making import draw, materialise
+from ..pretrained.making import initialise_unloaded, materialise
 
 _LAYERS, _HEADS, _WORDS, _WIDTH = 4, 2, 512, 64
 
@@ -67,4 +67,4 @@ def fill(model: nn.Module, names: list[str]) -> None:
     """Make the modules of these names of a model, with values that are drawn."""
     units = {name: model.get_submodule(name) for name in names}
     materialise(units, torch.device("cpu"))
-    draw(model, units, 0)
+    initialise_unloaded(model, units, 0)

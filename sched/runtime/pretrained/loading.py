@@ -18,7 +18,7 @@ import torch
 from torch import Tensor, nn
 
 from ..model_state import HeldModules
-from .making import draw, drawn
+from .making import draw_parameter, initialise_unloaded
 
 INDEX, SINGLE = "model.safetensors.index.json", "model.safetensors"
 _FLOATS = ("F64", "F32", "F16", "BF16")
@@ -125,19 +125,19 @@ def load_weights(model: Any, held: HeldModules, folder: str | Path) -> None:
 def set_weights(
     model: Any, held: HeldModules, units: Mapping[str, nn.Module], weights: str | Path | int
 ) -> None:
-    """Set all tensors that a rank holds. Raises as `load_weights` and `draw` do.
+    """Set all tensors that a rank holds. Raises as `load_weights` and `initialise_unloaded` do.
 
     `units`: the modules of its stages and encoders, by name. `weights`: a folder, or a seed.
     """
     if not isinstance(weights, int):
         load_weights(model, held, weights)
-        draw(model, units, 0)
+        initialise_unloaded(model, units, 0)
         return
-    draw(model, units, weights)
+    initialise_unloaded(model, units, weights)
     # what other ranks have, too, or other rows of
     for name, place in _places(held).items():
         if place.rows is not None or name in model.all_tied_weights_keys:
-            value = drawn(model, saved_name(model, name), weights, place.tensor.device)
+            value = draw_parameter(model, saved_name(model, name), weights, place.tensor.device)
             with torch.no_grad():
                 place.tensor.copy_(value if place.rows is None else value[place.rows])
 

@@ -24,19 +24,19 @@ def materialise(
     """Give tensors of the meta device memory of their own; what is tied stays tied.
 
     `units`: modules by name. `precisions`: of floating-point tensors, by a pattern that is found in
-    their names; others keep their own. Such buffers are NaN, so that `draw` can tell which of them
-    are not set.
+    their names; others keep their own. Such buffers are NaN, so that `initialise_unloaded` can
+    tell which of them are not set.
     """
     copies: dict[Tensor, Tensor] = {}
-    named = ((name, *pair) for name, unit in units.items() for pair in unit.named_modules())
-    for start, below, module in named:
-        for held in (vars(module)["_parameters"], vars(module)["_buffers"]):
-            for name, old in held.items():
+    named = ((name, *child) for name, unit in units.items() for child in unit.named_modules())
+    for unit_name, path, module in named:
+        for tensors in (vars(module)["_parameters"], vars(module)["_buffers"]):
+            for name, old in tensors.items():
                 if old is None or not old.is_meta:
                     continue
                 # Tied tensors are one tensor in several places, and get one copy.
                 if old not in copies:
-                    full_name = ".".join(filter(None, (start, below, name)))
+                    full_name = ".".join(filter(None, (unit_name, path, name)))
                     chosen = precisions.items() if precisions and old.is_floating_point() else ()
                     dtypes = (dtype for pattern, dtype in chosen if re.search(pattern, full_name))
                     dtype = next(dtypes, old.dtype)
@@ -45,10 +45,10 @@ def materialise(
                         copies[old] = nn.Parameter(new, old.requires_grad)
                     elif new.is_floating_point():
                         new.fill_(float("nan"))
-                held[name] = copies[old]
+                tensors[name] = copies[old]
 
 
-def find_precisions(model: Any, kind: torch.dtype) -> Mapping[str, torch.dtype]:
+def find_precisions(model: Any, dtype: torch.dtype) -> Mapping[str, torch.dtype]:
     """Return what transformers keeps in another precision than the model's, for `materialise`.
 
     Raises ValueError for a model of something else.
@@ -58,10 +58,10 @@ def find_precisions(model: Any, kind: torch.dtype) -> Mapping[str, torch.dtype]:
             f"{type(model).__name__} is no model of transformers, of which weights= makes a part; "
             "make the whole model on every process"
         )
-    return dict(model._get_dtype_plan(kind))
+    return dict(model._get_dtype_plan(dtype))
 
 
-def draw(model: nn.Module, units: Mapping[str, nn.Module], seed: int) -> None:
+def initialise_unloaded(model: nn.Module, units: Mapping[str, nn.Module], seed: int) -> None:
     """Set what is not loaded in some modules of a model of transformers, by their names in it.
 
     Raises ValueError for a buffer that the model's class does not set.
@@ -80,21 +80,21 @@ def draw(model: nn.Module, units: Mapping[str, nn.Module], seed: int) -> None:
                     )
 
 
-def drawn(model: nn.Module, name: str, seed: int, device: torch.device) -> Tensor:
-    """Return a parameter of a module without children, as `draw` makes it on any rank."""
-    where, _, last = name.rpartition(".")
-    module = copy.deepcopy(model.get_submodule(where)).to("meta").to_empty(device=device)
-    draw(model, {where: module}, seed)
-    return module.get_parameter(last).detach()
+def draw_parameter(model: nn.Module, name: str, seed: int, device: torch.device) -> Tensor:
+    """Return a parameter of a module without children, the same as on any other rank."""
+    module_name, _, parameter_name = name.rpartition(".")
+    module = copy.deepcopy(model.get_submodule(module_name)).to("meta").to_empty(device=device)
+    initialise_unloaded(model, {module_name: module}, seed)
+    return module.get_parameter(parameter_name).detach()
 
 
 @contextmanager
 def _seeded(text: str, module: nn.Module) -> Iterator[None]:
     """Draw random numbers that follow from a text, and leave torch's own as they are."""
-    device = next((p.device for p in module.parameters()), torch.device("cpu"))
+    device = next((parameter.device for parameter in module.parameters()), torch.device("cpu"))
     devices = [] if device.type == "cpu" else [device]
-    kind = {} if device.type == "cpu" else {"device_type": device.type}
-    with torch.random.fork_rng(devices, **kind):
+    options = {} if device.type == "cpu" else {"device_type": device.type}
+    with torch.random.fork_rng(devices, **options):
         torch.manual_seed(int.from_bytes(hashlib.sha256(text.encode()).digest()[:7], "big"))
         yield
 
@@ -103,10 +103,10 @@ def _owner(model: nn.Module, name: str) -> Any:
     """Return the innermost model of transformers that a module is in, which initialises it."""
     from transformers import PreTrainedModel
 
-    owner, at = model, model
-    for part in name.split("."):
-        at = getattr(at, part)
-        owner = at if isinstance(at, PreTrainedModel) else owner
+    owner, child = model, model
+    for child_name in name.split("."):
+        child = getattr(child, child_name)
+        owner = child if isinstance(child, PreTrainedModel) else owner
     return owner
 
 
