@@ -219,7 +219,7 @@ class Programs:
             self.merging,
             self.capture,
             microbatches=range(first, first + microbatches),
-            travelling=self.images.name,
+            travelling_name=self.images.name,
         )
         spec, generator = self.generator.spec, None
         if spec is not None:

@@ -27,14 +27,13 @@ from .deferral import DeferredGradients, defer_linear_layers, deferring
 class _Kept(NamedTuple):
     """The tensors that a backward needs.
 
-    `input`, `features`: if their gradients are wanted. `ends`: where gradients enter the graph, of
-    the output or losses, and of a generator's states; each with the gradient, or the names of what
-    may bring it.
+    `input`, `features`: if their gradients are wanted. `root_edges`: of the output or losses and a
+    generator's states, where gradients enter; each with the gradient, or the names of its sources.
     """
 
     input: Tensor | None
     features: tuple[Tensor, ...]
-    ends: tuple[tuple[GradientEdge, Tensor | Sequence[str]], ...]
+    root_edges: Sequence[tuple[GradientEdge, Tensor | Sequence[str]]]
 
 
 @dataclass(eq=False, slots=True)
@@ -42,10 +41,10 @@ class Stages:
     """The stages of one rank, as a part of the executor.
 
     `program`: says which barriers lead into and out of the model. `modules_by_stage`: this rank's.
-    `options`, `loss`: as of Pipeline. `joints`: where encoders' features enter. `merging`: what
-    becomes of them. `capture`: how a generator's states are taken from the last stage.
-    `microbatches`: those that they run, all by default. `travelling`: the name of features that
-    come before the passes.
+    `options`, `loss`: as of Pipeline. `joints`: where encoders' features enter, by stage and
+    microbatch. `merging`: puts features into the embeddings. `capture`: how a generator's states
+    are taken from the last stage. `kinds`: those of the passes that they run. `microbatches`: those
+    that they run, all by default. `travelling_name`: of features that come before the passes.
     """
 
     program: Program
@@ -57,19 +56,19 @@ class Stages:
     capture: StateCapture | None = None
     kinds: frozenset[str] = frozenset("FBIW")
     microbatches: range | None = None
-    travelling: str = ""
+    travelling_name: str = ""
     _data: StepData = field(default_factory=lambda: StepData((), ()))
     _losses: list[Tensor] = field(default_factory=list)
     # Stage and microbatch of those whose weight gradients a W computes.
-    _split: frozenset[tuple[int, int]] = frozenset()
-    _last: Mapping[int, int] = field(default_factory=dict)
+    _deferred_passes: frozenset[tuple[int, int]] = frozenset()
+    _last_backward_by_stage: Mapping[int, int] = field(default_factory=dict)
     # The names of what brings the first stage's input, and the gradient of the last one's output.
     _entries: tuple[str, ...] = ()
     _exits: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
         """Make the linear layers able to defer, where the program has passes that do."""
-        self._split = frozenset(
+        self._deferred_passes = frozenset(
             (item.stage, item.microbatch)
             for row in self.program.ranks
             for item in row
@@ -77,7 +76,7 @@ class Stages:
         )
         # The microbatch of each stage's last backward, in which FSDP2 reduces.
         microbatches = self.microbatches or range(self.program.microbatches)
-        self._last = {
+        self._last_backward_by_stage = {
             item.stage: item.microbatch
             for row in self.program.ranks
             for item in row
@@ -86,7 +85,7 @@ class Stages:
         self._entries = ("F", *_before(self.program, "first", ["F"]))
         self._exits = ("B", *_before(self.program, "last", BACKWARD))
         for stage, module in self.modules_by_stage.items():
-            if any(split_stage == stage for split_stage, _ in self._split):
+            if any(split_stage == stage for split_stage, _ in self._deferred_passes):
                 defer_linear_layers(module)
 
     def begin_step(self, data: StepData) -> None:
@@ -114,35 +113,35 @@ class Stages:
         needs_gradient = self._data.input_gradient[pass_.stage]
         # Whether anything is trained at or before this stage.
         trained = self._data.input_gradient[pass_.stage + 1]
-        x = _first(reads, self._entries)
-        if x is not None:
-            x = x.detach().requires_grad_(needs_gradient)
+        hidden = _first_present(reads, self._entries)
+        if hidden is not None:
+            hidden = hidden.detach().requires_grad_(needs_gradient)
         joint = self.joints.get((pass_.stage, pass_.microbatch))
         features = joint.features(reads) if joint is not None else []
         # Their gradients are taken when all passes are over, not as a result of this backward.
-        early = None if pass_.stage else self._data.features.get(pass_.microbatch)
+        travelling = None if pass_.stage else self._data.features.get(pass_.microbatch)
         is_last = pass_.stage == self.program.stages - 1
-        splits = (pass_.stage, pass_.microbatch) in self._split
-        with grad_mode(trained), deferring() if splits else NOTHING:
-            whole = features if joint is None else joint.joined(features)
-            whole = whole if early is None else [*whole, early]
-            output = self._call(pass_, x, whole, microbatch)
-            states = self._states(pass_, output, microbatch)
+        is_deferred = (pass_.stage, pass_.microbatch) in self._deferred_passes
+        with grad_mode(trained), deferring() if is_deferred else NOTHING:
+            stage_features = [*(features if joint is None else joint.joined(features))]
+            stage_features += [] if travelling is None else [travelling]
+            output = self._call_stage(pass_, hidden, stage_features, microbatch.fields)
+            states = self._take_states(pass_, output, microbatch)
             losses = self._compute_losses(output, microbatch) if is_last else []
         writes: dict[str, Any] = {"F": output.detach()}
-        ends: list[tuple[Tensor, Tensor | Sequence[str]]]
-        ends = [(loss, torch.ones_like(loss)) for loss in losses]
+        roots: list[tuple[Tensor, Tensor | Sequence[str]]]
+        roots = [(loss, torch.ones_like(loss)) for loss in losses]
         if not is_last or self.loss.function is None:
             advice = "give Pipeline the hidden states' true shape and precision"
             spec = (microbatch.ends if is_last else None) or microbatch.hidden
             spec.check(output, f"{pass_} made", advice)
-            ends.append((output, self._exits))
+            roots.append((output, self._exits))
         if states is not None:
             writes["X_F"] = states.detach()
-            ends.append((states, ("X_GB",)))
-        edges = tuple((get_gradient_edge(end), source) for end, source in ends if end.requires_grad)
-        returned = tuple(tensor for tensor in features if tensor.requires_grad)
-        writes["activation"] = _Kept(x if needs_gradient else None, returned, edges)
+            roots.append((states, ("X_GB",)))
+        edges = [(get_gradient_edge(root), source) for root, source in roots if root.requires_grad]
+        trained_features = tuple(tensor for tensor in features if tensor.requires_grad)
+        writes["activation"] = _Kept(hidden if needs_gradient else None, trained_features, edges)
         return writes
 
     def _compute_losses(self, output: Tensor, microbatch: MicrobatchData) -> list[Tensor]:
@@ -157,7 +156,9 @@ class Stages:
         self._losses += [part.detach() for part in losses]
         return losses
 
-    def _states(self, pass_: Pass, output: Tensor, microbatch: MicrobatchData) -> Tensor | None:
+    def _take_states(
+        self, pass_: Pass, output: Tensor, microbatch: MicrobatchData
+    ) -> Tensor | None:
         """Return what a generator takes of a microbatch, if one waits for it."""
         spec = self._data.edges.get(Value("X_F", pass_.stage, pass_.microbatch))
         if spec is None or self.capture is None:
@@ -166,17 +167,16 @@ class Stages:
             return spec.empty(output.device)
         return self.capture.states(output, microbatch.fields, spec)
 
-    def _call(
-        self, pass_: Pass, x: Tensor | None, features: Sequence[Tensor], microbatch: MicrobatchData
+    def _call_stage(
+        self, pass_: Pass, hidden: Tensor | None, features: list[Tensor], fields: Mapping[str, Any]
     ) -> Tensor:
-        fields = microbatch.fields
-        inputs = [x] if x is not None else [fields[name] for name in self.options.inputs]
+        inputs = [hidden] if hidden is not None else [fields[name] for name in self.options.inputs]
         extras = {name: fields[name] for name in self.options.extras}
         module: Callable[..., Tensor] = self.modules_by_stage[pass_.stage]
         if features and self.merging is not None:
             joint = self.joints.get((pass_.stage, pass_.microbatch))
-            names = (self.travelling,) if joint is None else joint.names
-            module = self.merging.around(module, names, fields, embedded=x is not None)
+            names = (self.travelling_name,) if joint is None else joint.names
+            module = self.merging.around(module, names, fields, embedded=hidden is not None)
         if self.capture is not None and pass_.stage == self.program.stages - 1:
             self.capture.expect()
         return call_module(module, [*inputs, *features], extras, self.options, pass_)
@@ -184,16 +184,16 @@ class Stages:
     def _backward(self, pass_: Pass, reads: Given) -> Made:
         saved: _Kept = reads["activation"]
         pending = DeferredGradients()
-        if saved.ends:
-            edges, gradients = [edge for edge, _ in saved.ends], list[Tensor]()
-            for _, source in saved.ends:
-                gradient = source if isinstance(source, Tensor) else _first(reads, source)
+        if saved.root_edges:
+            edges, gradients = [edge for edge, _ in saved.root_edges], list[Tensor]()
+            for _, source in saved.root_edges:
+                gradient = source if isinstance(source, Tensor) else _first_present(reads, source)
                 if gradient is None:
                     raise RuntimeError(f"{pass_} has no gradient of its output; check the program")
                 gradients.append(gradient)
-            if self._last[pass_.stage] == pass_.microbatch:
+            if self._last_backward_by_stage[pass_.stage] == pass_.microbatch:
                 last_backward(self.modules_by_stage[pass_.stage])
-            if (pass_.stage, pass_.microbatch) in self._split:
+            if (pass_.stage, pass_.microbatch) in self._deferred_passes:
                 pending.backward(edges, gradients)
             else:
                 torch.autograd.backward(edges, gradients)
@@ -211,8 +211,8 @@ def _before(program: Program, where: str, kinds: Iterable[str]) -> list[str]:
     return [barrier.name for barrier in program.barriers if passes & set(barrier.before)]
 
 
-def _first(reads: Given, names: Iterable[str]) -> Tensor | None:
+def _first_present(reads: Given, names: Iterable[str]) -> Tensor | None:
     """Return the first value of these names that there is; of an edge's, the only one."""
-    first_value: Any = next((reads[name] for name in names if name in reads), None)
-    first: Tensor | None = first_value[0] if isinstance(first_value, tuple) else first_value
-    return first
+    present: Any = next((reads[name] for name in names if name in reads), None)
+    tensor: Tensor | None = present[0] if isinstance(present, tuple) else present
+    return tensor
