@@ -135,4 +135,4 @@ KINDS = (*FROM_WORKER, *TO_WORKER, *TO_TRAINER)
 # Kinds behind whose header so many frames follow as its `frames` says.
 WITH_FRAMES = (PulledFrames, RelayedPiece)
 # Kinds that travel with others to the same peer; see Several.
-TOGETHER = (WorkersAt, PullFrames)
+SMALL_KINDS = (WorkersAt, PullFrames)

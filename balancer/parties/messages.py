@@ -182,4 +182,4 @@ ToTrainer = Ready | _OfRun | UnknownPeer | PeerRejected | Bye
 FROM_TRAINER = get_args(FromTrainer)
 KINDS = (*FROM_TRAINER, Ready, *get_args(_OfRun))
 # Kinds that travel with others to the same peer; see Several of transport/wire.
-TOGETHER = (WantBatches, LostPieces, CountLabels, TrainerBeat, *get_args(_OfRun))
+SMALL_KINDS = (WantBatches, LostPieces, CountLabels, TrainerBeat, *get_args(_OfRun))

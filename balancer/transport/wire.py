@@ -20,7 +20,7 @@ from ..protocol.records import ArrayRecord, describe_error
 
 
 class Several(ArrayRecord, frozen=True):
-    """Messages to one peer that travel as one: their headers. They are of kinds TOGETHER."""
+    """Messages to one peer that travel as one: their headers. They are of SMALL_KINDS."""
 
     headers: tuple[bytes, ...]
 
@@ -30,11 +30,11 @@ KINDS: dict[str, type[ArrayRecord]] = {
     for kinds in (messages.KINDS, of_job.KINDS, of_parties.KINDS, of_pool.KINDS, (Several,))
     for kind in kinds
 }
-# Kinds of which there are many, without payload frames; so many, and so many bytes, are one frame.
-TOGETHER = frozenset({*of_pool.KINDS, *of_job.TOGETHER, *of_parties.TOGETHER})
-MOST_TOGETHER, TOGETHER_BYTES = 64, 64 << 10
+# Kinds without payload frames that are sent often; up to so many, of so many bytes, are one frame.
+SMALL_KINDS = frozenset({*of_pool.KINDS, *of_job.SMALL_KINDS, *of_parties.SMALL_KINDS})
+MAX_JOINED, MAX_JOINED_BYTES = 64, 64 << 10
 
-# Most of it are the costs of a source, of 8 bytes each.
+# Most bytes of a large header are the costs of a source's samples, of 8 bytes each.
 MAX_HEADER_BYTES = 256 << 20
 MAX_FRAMES = 65_537
 # An error quotes this many characters of a peer's text.
@@ -58,48 +58,48 @@ def encode(message: Message) -> bytes:
         # A reason may quote anything, such as half a surrogate pair.
         plain = msgspec.to_builtins(message, builtin_types=(bytes,))
         fields = _ENCODER.encode(_encodable(plain))
-    return codec.front + fields[len(codec.record_front) :]
+    return codec.header_prefix + fields[len(codec.record_prefix) :]
 
 
 def encode_all(messages: Sequence[Message]) -> list[bytes]:
-    """Return as few header frames as tell messages without payload frames, in their order.
+    """Return the fewest header frames that hold messages without payload frames, in their order.
 
     >>> free = [of_pool.FreeParts((serial,)) for serial in range(65)]
     >>> [len(decode_all(frame, 0)) for frame in encode_all(free)]
     [64, 1]
     """
     frames: list[bytes] = []
-    together: list[bytes] = []
+    joined: list[bytes] = []
     nbytes = 0
     for message in messages:
-        header, is_small = encode(message), type(message) in TOGETHER
-        if not is_small or len(together) == MOST_TOGETHER or nbytes + len(header) > TOGETHER_BYTES:
-            frames += _join(together)
-            together, nbytes = [], 0
+        header, is_small = encode(message), type(message) in SMALL_KINDS
+        if not is_small or len(joined) == MAX_JOINED or nbytes + len(header) > MAX_JOINED_BYTES:
+            frames += _join(joined)
+            joined, nbytes = [], 0
         if is_small:
-            together.append(header)
+            joined.append(header)
             nbytes += len(header)
         else:
             frames.append(header)
-    return frames + _join(together)
+    return frames + _join(joined)
 
 
 def _join(headers: list[bytes]) -> list[bytes]:
     return [encode(Several(tuple(headers)))] if len(headers) > 1 else headers
 
 
-def decode_all(header: bytes | memoryview, payloads: int) -> list[Message]:
-    """Return the messages that a header frame tells, which came with so many payload frames.
+def decode_all(header: bytes | memoryview, payload_count: int) -> list[Message]:
+    """Return the messages in a header frame, which came with so many payload frames.
 
     Raises WireError for anything that `encode` and `encode_all` cannot have made.
     """
-    message = decode(header, payloads)
+    message = decode(header, payload_count)
     if type(message) is not Several:
         return [message]
-    if not 2 <= len(message.headers) <= MOST_TOGETHER:
-        raise WireError(f"{len(message.headers)} messages in one, 2 to {MOST_TOGETHER} are allowed")
+    if not 2 <= len(message.headers) <= MAX_JOINED:
+        raise WireError(f"{len(message.headers)} messages in one, 2 to {MAX_JOINED} are allowed")
     for kind in map(_read_kind, message.headers):
-        if kind not in _TOGETHER:
+        if kind not in SMALL_KIND_NAMES:
             raise WireError(f"{kind} does not travel with others")
     return [decode(inner, 0) for inner in message.headers]
 
@@ -111,7 +111,7 @@ def _encodable(value: Any) -> Any:
     return [*map(_encodable, value)] if isinstance(value, list | tuple) else value
 
 
-def decode(header: bytes | memoryview, payloads: int) -> Message:
+def decode(header: bytes | memoryview, payload_count: int) -> Message:
     """Return the message in a header frame that came with this number of payload frames.
 
     Raises WireError for anything that `encode` cannot have made.
@@ -120,29 +120,29 @@ def decode(header: bytes | memoryview, payloads: int) -> Message:
     if len(header) > MAX_HEADER_BYTES:
         raise WireError(f"header of {len(header)} bytes, at most {MAX_HEADER_BYTES} are allowed")
     codec = _CODECS[kind]
-    if header[: len(codec.front)] != codec.front:
+    if header[: len(codec.header_prefix)] != codec.header_prefix:
         # Fields with defaults may not be left out: they are for the side that makes the message.
-        got = int.from_bytes(header[1:3], "big") if header[0] == _LONG else header[0] & 0xF
+        length = int.from_bytes(header[1:3], "big") if header[0] == _LONG else header[0] & 0xF
         count = len(KINDS[kind].__struct_fields__)
-        raise WireError(f"{kind} has {count} fields, got {got - 2}")
+        raise WireError(f"{kind} has {count} fields, got {length - 2}")
     try:
-        record = b"".join((codec.record_front, header[len(codec.front) :]))
+        record = b"".join((codec.record_prefix, header[len(codec.header_prefix) :]))
         message: Message = codec.decoder.decode(record)
     except msgspec.ValidationError as error:
         raise WireError(f"{kind}{describe_error(KINDS[kind], str(error))}") from None
     except (msgspec.MsgspecError, ValueError, RecursionError) as error:
         raise WireError(f"not a msgpack header: {error!s:.{QUOTED}}") from None
-    expected = payload_frames(message)
-    if payloads != expected:
-        raise WireError(f"{kind} with {payloads} payload frames, it has {expected}")
+    expected = count_payload_frames(message)
+    if payload_count != expected:
+        raise WireError(f"{kind} with {payload_count} payload frames, it has {expected}")
     return message
 
 
 class _Codec(msgspec.Struct, frozen=True):
     """A kind's codec: the first bytes of its headers, those of its record, and the decoder."""
 
-    front: bytes
-    record_front: bytes
+    header_prefix: bytes
+    record_prefix: bytes
     decoder: msgspec.msgpack.Decoder[Any]
 
 
@@ -151,26 +151,26 @@ _LONG = 0xDC
 _ENCODER = msgspec.msgpack.Encoder()
 
 
-def _array(length: int) -> bytes:
+def _begin_array(length: int) -> bytes:
     r"""Return how msgpack announces an array.
 
-    >>> _array(2), _array(16)
+    >>> _begin_array(2), _begin_array(16)
     (b'\x92', b'\xdc\x00\x10')
     """
     return bytes([0x90 + length]) if length < 16 else bytes([_LONG]) + length.to_bytes(2, "big")
 
 
-def _codec(name: str, kind: type) -> _Codec:
-    fields = len(kind.__struct_fields__)  # type: ignore[attr-defined]
-    front = _array(fields + 2) + _ENCODER.encode(PROTOCOL_VERSION) + _ENCODER.encode(name)
-    return _Codec(front, _array(fields), msgspec.msgpack.Decoder(kind))
+def _make_codec(name: str, kind: type) -> _Codec:
+    count = len(kind.__struct_fields__)  # type: ignore[attr-defined]
+    prefix = _begin_array(count + 2) + _ENCODER.encode(PROTOCOL_VERSION) + _ENCODER.encode(name)
+    return _Codec(prefix, _begin_array(count), msgspec.msgpack.Decoder(kind))
 
 
-_TOGETHER = frozenset(kind.__name__ for kind in TOGETHER)
-_CODECS: Mapping[str, _Codec] = {name: _codec(name, kind) for name, kind in KINDS.items()}
+SMALL_KIND_NAMES = frozenset(kind.__name__ for kind in SMALL_KINDS)
+_CODECS: Mapping[str, _Codec] = {name: _make_codec(name, kind) for name, kind in KINDS.items()}
 
 
-def payload_frames(message: Message) -> int:
+def count_payload_frames(message: Message) -> int:
     """Return the number of payload frames that follow a message's header."""
     return message.frames if isinstance(message, of_job.WITH_FRAMES) else 0
 
@@ -180,17 +180,17 @@ def _read_kind(header: bytes | memoryview) -> str:
 
     The version comes first: a peer of another one has other kinds and fields.
     """
-    first = header[0] if header else 0
-    start = 3 if first == _LONG else 1
-    if (first != _LONG and first >> 4 != 0x9) or len(header) < start + 2:
+    first_byte = header[0] if header else 0
+    start = 3 if first_byte == _LONG else 1
+    if (first_byte != _LONG and first_byte >> 4 != 0x9) or len(header) < start + 2:
         raise WireError("not a msgpack header: an array of version, kind and fields")
-    version, mark = header[start : start + 2]
+    version, name_byte = header[start : start + 2]
     if version != PROTOCOL_VERSION:
         raise WireError(
             f"the peer speaks protocol version {version}, this side {PROTOCOL_VERSION}: install "
             "the same counterpoise on both"
         )
-    length = mark & 0x1F if mark >> 5 == 0b101 else 0
+    length = name_byte & 0x1F if name_byte >> 5 == 0b101 else 0
     name = bytes(header[start + 2 : start + 2 + length]).decode(errors="replace")
     if name not in KINDS:
         raise WireError(f"no such kind of message: {name!r:.{QUOTED}}")

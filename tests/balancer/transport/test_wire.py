@@ -27,16 +27,16 @@ from counterpoise.balancer.protocol.trace_messages import PartySpans, Span
 from counterpoise.balancer.run.tasks import MicrobatchFacts
 from counterpoise.balancer.transport.wire import (
     KINDS,
-    MOST_TOGETHER,
-    TOGETHER,
-    TOGETHER_BYTES,
+    MAX_JOINED,
+    MAX_JOINED_BYTES,
+    SMALL_KINDS,
     Several,
     WireError,
+    count_payload_frames,
     decode,
     decode_all,
     encode,
     encode_all,
-    payload_frames,
 )
 
 VALUES = {
@@ -73,7 +73,7 @@ def test_every_kind_comes_back_as_it_was_sent(name):
     @settings(max_examples=15)
     @given(values(KINDS[name]))
     def check(message):
-        assert decode(encode(message), payload_frames(message)) == message
+        assert decode(encode(message), count_payload_frames(message)) == message
 
     check()
 
@@ -96,7 +96,7 @@ def test_a_kind_takes_only_the_payload_frames_that_it_says(name):
     @settings(max_examples=5)
     @given(values(KINDS[name]), st.integers(0, 70_000))
     def check(message, frames):
-        if frames != payload_frames(message):
+        if frames != count_payload_frames(message):
             with pytest.raises(WireError, match="payload frames"):
                 decode(encode(message), frames)
 
@@ -196,15 +196,15 @@ def test_what_announces_too_much_is_refused_before_it_is_allocated(header):
         decode(header, 0)
 
 
-@given(st.lists(st.one_of(*(values(kind) for kind in (*TOGETHER, Bye))), max_size=200))
+@given(st.lists(st.one_of(*(values(kind) for kind in (*SMALL_KINDS, Bye))), max_size=200))
 def test_messages_that_travel_together_come_in_their_order(messages):
     frames = encode_all(messages)
     assert [each for frame in frames for each in decode_all(frame, 0)] == messages
-    assert len(frames) <= 1 + len(messages) // MOST_TOGETHER + 2 * messages.count(Bye())
+    assert len(frames) <= 1 + len(messages) // MAX_JOINED + 2 * messages.count(Bye())
 
 
 def test_what_is_large_travels_alone():
-    large = PartBroken(1, "x" * TOGETHER_BYTES, 0)
+    large = PartBroken(1, "x" * MAX_JOINED_BYTES, 0)
     small = FreeParts((1,))
     told = [len(decode_all(frame, 0)) for frame in encode_all([small, small, large, small, small])]
     assert told == [2, 1, 2]
@@ -215,7 +215,7 @@ def test_what_is_large_travels_alone():
     [
         ((), "0 messages in one"),
         ((encode(FreeParts(())),), "1 messages in one"),
-        ((encode(FreeParts(())),) * (MOST_TOGETHER + 1), f"{MOST_TOGETHER + 1} messages in one"),
+        ((encode(FreeParts(())),) * (MAX_JOINED + 1), f"{MAX_JOINED + 1} messages in one"),
         ((encode(FreeParts(())), encode(Bye())), "Bye does not travel with others"),
         ((encode(FreeParts(())), encode(Several(()))), "Several does not travel with others"),
         ((encode(FreeParts(())), b""), "not a msgpack header"),

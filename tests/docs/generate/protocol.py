@@ -12,9 +12,9 @@ from counterpoise.balancer.transport.sockets import MAX_REMOTE_FRAME_BYTES
 from counterpoise.balancer.transport.wire import (
     MAX_FRAMES,
     MAX_HEADER_BYTES,
-    MOST_TOGETHER,
-    TOGETHER,
-    TOGETHER_BYTES,
+    MAX_JOINED,
+    MAX_JOINED_BYTES,
+    SMALL_KINDS,
     Several,
 )
 from counterpoise.workers.serving.server import MAX_REQUEST_BYTES
@@ -94,7 +94,7 @@ of frames, size, lengths of containers, types of fields. What does not fit is dr
 answered with `PeerRejected`.
 
 Kinds that are marked *together* have no payload frames. Several small ones to one peer travel as
-one message, `Several`: up to {MOST_TOGETHER} headers, up to {_size(TOGETHER_BYTES)}.
+one message, `Several`: up to {MAX_JOINED} headers, up to {_size(MAX_JOINED_BYTES)}.
 
 | what | at most |
 |---|---|
@@ -127,7 +127,7 @@ def record(kind: type[ArrayRecord]) -> str:
     listed = ", ".join(f"{name}: {_name(hints[name])}" for name in kind.__struct_fields__)
     text = " ".join((kind.__doc__ or "").split())
     carries = " Payload frames follow." if kind in of_job.WITH_FRAMES else ""
-    together = " (*together*)" if kind in TOGETHER else ""
+    together = " (*together*)" if kind in SMALL_KINDS else ""
     return f"- **{kind.__name__}**({listed}). {text}{carries}{together}"
 
 
