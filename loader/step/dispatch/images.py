@@ -61,7 +61,7 @@ class ImageDispatch:
         self._encoder, self.encoder = EncoderCopy(encoder, blank, blank_size), encoder
         self._cost, self.together, self.reduction = cost, together, reduction
         self._exchange = Exchange(group)
-        self.ranks = self._exchange.ranks
+        self.ranks = self._exchange.rank_count
         weights = [weight.detach() for weight in (*encoder.parameters(), *encoder.buffers())]
         self._exchange.copy_values(weights, "the encoder's values")
         self._open: StepImages | None = None
@@ -182,7 +182,7 @@ class StepImages:
         self._exchange.add_up(sums, "the sum of the encoder's gradients")
         for parameter, total in zip(parameters, sums, strict=True):
             if self._reduction == "mean":
-                total /= self._exchange.ranks
+                total /= self._exchange.rank_count
             parameter.grad = total if parameter.grad is None else parameter.grad + total
 
     def _encode(self) -> None:

@@ -139,7 +139,7 @@ def test_a_rank_that_does_not_come_is_told_of(monkeypatch: pytest.MonkeyPatch) -
         raise RuntimeError("Timed out waiting 1800000ms for recv operation to complete")
 
     monkeypatch.setattr(dist, "all_gather_object", wait)
-    images._exchange.ranks = 2
+    images._exchange.rank_count = 2
     said = r"rank 0 of 2 did not get the sizes of the images: a rank has ended.*\(Timed out"
     with pytest.raises(LoaderError, match=said):
         images.step([None])
