@@ -12,9 +12,9 @@ A block has times for output-layer passes on each rank, `output_at`, after the l
 and `input_at` and `gradient_at` for those of the input layer. They differ by rank, because the
 ranks' patterns are shifted against each other.
 
-In the blocks of 1F1B a rank's time is divided into slots of forward, backward, output. Slot n of
-rank r begins at s_r + n * interval; the n-th forward is in slot n, the n-th backward in slot n +
-d_r, where d_r is the rank's warm-up. With one chunk the pattern is that paper's Figure 9:
+In the blocks of 1F1B a rank's time is divided into slots of forward, backward, output. Slot n holds
+the n-th forward, and the backward that is the rank's warm-up before the n-th. With one chunk it is
+Figure 9 of the 2025 paper (rank r of p, microbatch i; a pass takes f, b or o; the delay is k):
 
     F_r(i) = r f + i I        B_r(i) = p f + k I + (p - 1 - r)(b + o) + i I       I = f + b + o
 
@@ -105,55 +105,53 @@ def block_interleaved(
         warmup=warmup,
         extra_warmup=pace.delay,
     )
-    size = microbatches // max(1, microbatches // ranks)
-    span = max(size, ranks)  # fewer microbatches than ranks leave slots empty
-    ahead = 2 if warmup == "megatron" else 1
+    round_size = microbatches // max(1, microbatches // ranks)
+    round_slots = max(round_size, ranks)  # fewer microbatches than ranks leave slots empty
+    slots_ahead = 2 if warmup == "megatron" else 1
 
     def slot(pass_: Pass) -> int:
         chunk, rank = divmod(pass_.stage, ranks)
-        around, offset = divmod(pass_.microbatch, size)
-        begin = around * span * chunks + offset
+        round_index, offset = divmod(pass_.microbatch, round_size)
+        first_chunk = round_index * round_slots * chunks + offset
         if pass_.kind == "F":
-            return begin + chunk * span
-        first = (chunks - 1) * span + ahead * (ranks - 1 - rank) + pace.delay
-        return first + begin + (chunks - 1 - chunk) * span
+            return first_chunk + chunk * round_slots
+        warmup_slots = (chunks - 1) * round_slots + slots_ahead * (ranks - 1 - rank) + pace.delay
+        return warmup_slots + first_chunk + (chunks - 1 - chunk) * round_slots
 
     interval = pace.forward + pace.backward + pace.output
-    return _block(program, pace, slot, interval if ahead == 2 else pace.forward)
+    return _block(program, pace, slot, interval if slots_ahead == 2 else pace.forward)
 
 
 def _block(program: Program, pace: Pace, slot: Slot, shift: int) -> BuildingBlock:
-    """Return the block of a program.
-
-    `slot`: the slot of a pass. `shift`: the time from a rank's slots to those of the next rank.
-    """
+    """Return a program's block; `shift`: the time from a rank's slots to those of the next rank."""
     interval = pace.forward + pace.backward + pace.output
-    room = pace.forward + pace.backward
-    last, microbatches = program.stages - 1, range(program.microbatches)
 
-    def at(pass_: Pass) -> int:
-        inside = pace.forward if pass_.kind == "B" else 0
-        return program.placement[pass_.stage] * shift + slot(pass_) * interval + inside
+    def find_time(pass_: Pass) -> int:
+        offset = pace.forward if pass_.kind == "B" else 0
+        return program.placement[pass_.stage] * shift + slot(pass_) * interval + offset
 
-    def place(times: list[int]) -> tuple[tuple[int, ...], ...]:
-        """Return for each rank the first free time for other passes from each of these times on."""
+    def fit(stage: int, kind: str, delay: int) -> tuple[tuple[int, ...], ...]:
+        """Return by rank and microbatch the first free time from `delay` after a pass' start on."""
+        times = [find_time(Pass(stage, kind, m)) + delay for m in range(program.microbatches)]
         # A slot's free time begins after its forward and backward.
-        begins = [rank * shift + room for rank in range(len(program.ranks))]
+        begins = [rank * shift + pace.forward + pace.backward for rank in range(len(program.ranks))]
         return tuple(
             tuple(begin + -(-(time - begin) // interval) * interval for time in times)
             for begin in begins
         )
 
+    # The tie: at one time F and B come after IF (-9) and the output's (0 and less), before IB (9).
     rows: list[tuple[Timed, ...]] = [
-        tuple((at(pass_), 2, pass_) for pass_ in row) for row in program.ranks
+        tuple((find_time(pass_), 2, pass_) for pass_ in row) for row in program.ranks
     ]
     return BuildingBlock(
         name=program.name,
         placement=program.placement,
         microbatches=program.microbatches,
         rows=tuple(rows),
-        output_at=place([at(Pass(last, "F", m)) + pace.forward for m in microbatches]),
-        input_at=place([at(Pass(0, "F", m)) - 2 * interval for m in microbatches]),
-        gradient_at=place([at(Pass(0, "B", m)) + pace.backward + interval for m in microbatches]),
+        output_at=fit(program.stages - 1, "F", pace.forward),
+        # What fits is less than an interval later, so that one or more are left before the F.
+        input_at=fit(0, "F", -2 * interval),
+        gradient_at=fit(0, "B", pace.backward + interval),
         step=interval,
     )
