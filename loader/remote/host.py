@@ -1,7 +1,7 @@
-"""A process' connection to the balancer of its host, which it or another of them has started.
+"""A process' connection to its host's balancer, which one of the host's processes has started.
 
-Its workers are processes of its own: they collate with the function that the loader has, and send
-any object. They are started anew for each run, as torch's are, or once if they are persistent.
+The workers are the process' own: they collate with the function that the loader has, and send any
+object. They are started anew for each run, as torch's are, or once if they are persistent.
 """
 
 import atexit
@@ -44,28 +44,28 @@ from .rendezvous import Rendezvous
 
 # The process that runs the balancer waits at most this long at its end: the others take their last
 # batches from it, and may be slow.
-OTHERS_S = 30.0
+END_WAIT_S = 30.0
 # Total number of restarts of worker processes that died, in one run (or of persistent workers).
-RESTARTS = 100
+MAX_RESTARTS = 100
 # torch's own, untyped
 _torch_worker: Any = _utils.worker
-_pools = itertools.count()
+_pool_numbers = itertools.count()
 
 
 @dataclass(frozen=True, slots=True)
 class WorkerConfig:
-    """The arguments of a worker's process; `begin` is the loader's worker_init_fn.
+    """The arguments of a worker's process.
 
-    threads: those that decode, in each worker. pool: names the pool on this host. collate: with
-    what workers make batches. run: for which they are started (see JoinPool).
+    worker_init: the loader's worker_init_fn. threads: that decode, in each worker. pool_name: on
+    this host. collate: makes batches. run: that they are started for, -1 for any (see JoinPool).
     """
 
     job: JobSpec
     source: Source
     endpoint: str
-    begin: Callable[[int], None] | None = None
+    worker_init: Callable[[int], None] | None = None
     threads: int = 1
-    pool: str = ""
+    pool_name: str = ""
     collate: Collate | None = None
     run: int = -1
 
@@ -78,11 +78,11 @@ class LocalProcesses:
         self.pool: Pool | None = None
         self.names: tuple[str, ...] = ()
 
-    def descriptors(self) -> set[int]:
-        """Return what to poll: if one is readable, `failure` may have a reason."""
+    def find_descriptors(self) -> set[int]:
+        """Return what to poll: if one is readable, `explain_failure` may have a reason."""
         return {process.fileno() for process in self._running()}
 
-    def failure(self) -> str:
+    def explain_failure(self) -> str:
         """Return why the run cannot go on, empty while it can."""
         return next(filter(None, (process.failure() for process in self._running())), "")
 
@@ -102,46 +102,46 @@ class HostConnection(TrainerConnection):
     """A connection whose processes are its own: they end with it."""
 
     def __init__(
-        self, start: WorkerStart, config: WorkerConfig, balancer: EmbeddedBalancer | None,
+        self, worker_start: WorkerStart, config: WorkerConfig, balancer: EmbeddedBalancer | None,
         place: Place, reader: BatchReader, prefetch: int, name: str, peers: Rendezvous,
     ) -> None:  # fmt: skip
         """Make a connection; `balancer` is the one that all use, where this process has it.
 
-        peers: the processes that share it, which are told why this one cannot go on.
+        peers: the processes that share the balancer, and are told why this one cannot go on.
         """
-        self._start, self._config, self._peers = start, config, peers
+        self._worker_start, self._config, self._peers = worker_start, config, peers
         self._processes = processes = LocalProcesses(balancer)
         super().__init__(
             config.endpoint, place, reader, prefetch, name, DEFAULT_JOB,
-            patience_s=0.0 if balancer is None else OTHERS_S, watch=processes.failure,
+            patience_s=0.0 if balancer is None else END_WAIT_S, watch=processes.explain_failure,
         )  # fmt: skip
         if balancer is not None:
-            shared.add(self)
+            _shared_connections.add(self)
 
     def begin(self, start: RunStart) -> None:
         """Start the workers, while this connection has no sockets, and the next run."""
         with self._lock():
             processes = self._processes
-            if processes.pool is None or not self._start.persistent:
+            if processes.pool is None or not self._worker_start.persistent:
                 self._end_workers()
                 ended = processes.names
                 self._sockets.link()  # the job is to be there when its workers come
                 self._sockets.suspend()
-                run = -1 if self._start.persistent else self.session.run + 1
+                run = -1 if self._worker_start.persistent else self.session.run + 1
                 config = replace(self._config, run=run)
                 try:
                     with self._peers.telling():
-                        processes.pool, processes.names = _start_workers(self._start, config)
+                        processes.pool, processes.names = _start_workers(self._worker_start, config)
                 except RuntimeError as error:  # as if it had come after they were ready
                     raise LoaderError(str(error)) from error
-                self._sockets.watch(processes.descriptors())
+                self._sockets.watch(processes.find_descriptors())
                 if ended:  # again: of the connection that was suspended not all may have been read
                     self._sockets.link().send(LeavePool(ended))
             super().begin(start)
 
     def finish(self) -> None:
         """End the workers, unless they are persistent; nothing in a forked copy of the trainer."""
-        if os.getpid() == self._sockets.owner and not self._start.persistent:
+        if os.getpid() == self._sockets.owner and not self._worker_start.persistent:
             with self._sockets.lock:
                 self._end_workers()
                 self._puller.close()
@@ -154,12 +154,12 @@ class HostConnection(TrainerConnection):
         self._processes.end_workers()
         if self._processes.balancer is not None:
             self._processes.balancer.close()
-        shared.discard(self)
+        _shared_connections.discard(self)
 
     def _end_workers(self) -> None:
         """End the workers, and tell the balancer which have ended."""
         names = self._processes.end_workers()
-        self._sockets.watch(self._processes.descriptors())
+        self._sockets.watch(self._processes.find_descriptors())
         if names:
             self._sockets.link().send(LeavePool(names))
 
@@ -180,40 +180,40 @@ class HostConnection(TrainerConnection):
 
 
 # Connections whose balancer serves other ranks too: at exit they must be closed before the pools.
-shared: "weakref.WeakSet[HostConnection]" = weakref.WeakSet()
+_shared_connections: "weakref.WeakSet[HostConnection]" = weakref.WeakSet()
 
 
 def _close_shared() -> None:
-    for connection in list(shared):
+    for connection in list(_shared_connections):
         connection.close()
 
 
 atexit.register(_close_shared)
 
 
-def _start_workers(start: WorkerStart, config: WorkerConfig) -> tuple[Pool, tuple[str, ...]]:
-    """Start workers as torch would now; return them, and their names. See `Pool` for errors."""
-    config = replace(config, pool=f"{os.getpid()}-{next(_pools)}")
+def _start_workers(worker_start: WorkerStart, config: WorkerConfig) -> tuple[Pool, tuple[str, ...]]:
+    """Start the workers of a run; return their pool, and their names. See `Pool` for errors."""
+    config = replace(config, pool_name=f"{os.getpid()}-{next(_pool_numbers)}")
     with quiet_forks():
-        pool = Pool(_work, config, start.workers, start.context, RESTARTS)
-    return pool, tuple(_worker_name(config.pool, slot) for slot in range(start.workers))
+        pool = Pool(_run_worker, config, worker_start.workers, worker_start.context, MAX_RESTARTS)
+    return pool, tuple(_worker_name(config.pool_name, slot) for slot in range(worker_start.workers))
 
 
-def _worker_name(pool: str, slot: int) -> str:
+def _worker_name(pool_name: str, slot: int) -> str:
     """Return the name of the worker that a pool on this host has in a slot."""
-    return f"{socket.gethostname()}/{pool}/{slot}"
+    return f"{socket.gethostname()}/{pool_name}/{slot}"
 
 
-def _work(config: WorkerConfig, slot: WorkerSlot) -> None:
-    """Be a worker of the process' pool."""
+def _run_worker(config: WorkerConfig, slot: WorkerSlot) -> None:
+    """Run a worker of a pool, in its process, until the balancer ends it."""
     seed = config.job.plan.seed
     torch.set_num_threads(1)  # as torch's workers do: the threads of a forked trainer are not here
     _torch_worker._worker_info = _torch_worker.WorkerInfo(
         id=slot.index, num_workers=slot.workers, seed=seed, dataset=config.source
     )
-    if config.begin is not None:
+    if config.worker_init is not None:
         try:
-            config.begin(slot.index)
+            config.worker_init(slot.index)
         except Exception as error:  # would be raised in another worker, too
             raise PoolEndedError(f"worker_init_fn raised {locate_error(error)}") from error
     with own_generators():
@@ -224,22 +224,22 @@ def _work(config: WorkerConfig, slot: WorkerSlot) -> None:
 
 
 def _serve_parts(config: WorkerConfig, slot: WorkerSlot) -> str:
-    """Do parts of microbatches; return why the balancer has ended it."""
+    """Do parts of microbatches; return why the balancer has ended the worker, empty if well."""
     replace_stacking()
-    way, name = _open_way(config), _worker_name(config.pool, slot.index)
-    # One that is started in the place of another comes later, on the same machine's clock.
+    frames, name = _open_way(config), _worker_name(config.pool_name, slot.index)
+    # A worker that is started in the place of another comes later, on the same machine's clock.
     hello = JoinPool(
-        name, time.monotonic_ns(), way.text, way.address, way.key, config.job.buffer_bytes,
+        name, time.monotonic_ns(), frames.text, frames.address, frames.key, config.job.buffer_bytes,
         run=config.run,
     )  # fmt: skip
     setup = WorkerSetup(
-        peer_name(DEFAULT_JOB, name), hello, lambda _: config.source, way.server,
+        peer_name(DEFAULT_JOB, name), hello, lambda _: config.source, frames.server,
         config.threads, config.collate, encode_local,
     )  # fmt: skip
     try:
         return run_remote_worker(config.endpoint, setup)
     finally:
-        way.close()
+        frames.close()
 
 
 def _open_way(config: WorkerConfig) -> FramesWay:
