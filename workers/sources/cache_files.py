@@ -30,7 +30,7 @@ from typing import Any, BinaryIO, TypeVar
 import numpy as np
 from numpy.lib.format import MAGIC_PREFIX, read_array_header_1_0, read_array_header_2_0, read_magic
 
-FORMAT = 3  # of all kept files, and of what is found in a shard
+FORMAT_VERSION = 3  # of all kept files, and of what is found in a shard
 Stamp = tuple[int, int]
 
 
@@ -53,12 +53,12 @@ def kept_path(shard: Path | Any, suffix: str, cache: Path | None = None) -> Path
     written to, ~/.cache/counterpoise. In a cache folder the name holds a hash of the shard's path,
     or URL.
     """
-    is_named = cache or os.environ.get("COUNTERPOISE_CACHE")
-    if isinstance(shard, Path) and not is_named and _may_write(shard.parent):
+    named_folder = cache or os.environ.get("COUNTERPOISE_CACHE")
+    if isinstance(shard, Path) and not named_folder and _may_write(shard.parent):
         return shard.with_name(f"{shard.name}.{suffix}")
-    where = os.fsencode(shard.resolve() if isinstance(shard, Path) else str(shard))
-    place = hashlib.blake2b(where, digest_size=8).hexdigest()
-    return (cache or cache_folder()) / f"{shard.name}.{place}.{suffix}"
+    location = os.fsencode(shard.resolve() if isinstance(shard, Path) else str(shard))
+    location_hash = hashlib.blake2b(location, digest_size=8).hexdigest()
+    return (cache or cache_folder()) / f"{shard.name}.{location_hash}.{suffix}"
 
 
 def cache_folder() -> Path:
@@ -99,7 +99,7 @@ def written_file(path: Path) -> Iterator[BinaryIO]:
 
 
 @contextmanager
-def lock_folder(path: Path) -> Iterator[None]:
+def lock_folder_of(path: Path) -> Iterator[None]:
     """Have others wait who would add to a kept file, where its folder can be locked (not on NFS).
 
     Elsewhere the later of two that write at once wins, and what the other found is found again.
@@ -126,9 +126,9 @@ def _may_write(folder: Path) -> bool:
 Arrays = dict[str, np.ndarray[Any, Any]]
 Kept = TypeVar("Kept")
 logger = logging.getLogger(__name__)
-NAME = f"counterpoise {FORMAT} ".encode()
+MAGIC = f"counterpoise {FORMAT_VERSION} ".encode()
 DIGEST_BYTES = 16
-SEAL_BYTES = len(NAME) + DIGEST_BYTES
+SEAL_BYTES = len(MAGIC) + DIGEST_BYTES
 
 
 class DamagedFileError(ValueError):
@@ -148,10 +148,10 @@ def log_damaged(error: DamagedFileError) -> None:
     logger.warning("%s: it is made again", error)
 
 
-def read_arrays(path: Path, about: Sequence[int]) -> Arrays | None:
-    """Return the arrays of a file that was written about the same state of its shard.
+def read_arrays(path: Path, stamp: Sequence[int]) -> Arrays | None:
+    """Return the arrays of a file that was written with this stamp of its shard.
 
-    None where there is no such file, or it is about another state; DamagedFileError where it is no
+    None where there is no such file, or it has another stamp; DamagedFileError where it is no
     whole file of this format.
     """
     try:
@@ -168,20 +168,20 @@ def read_arrays(path: Path, about: Sequence[int]) -> Arrays | None:
             return None  # what this process lacks says nothing about the file
         raise DamagedFileError(path, f"cannot be read ({error.strerror or error})") from None
     arrays = unpack_arrays(path, data)
-    stamp = arrays.pop("stamp", np.empty(0)).tolist()
-    return arrays if stamp == list(about) else None
+    stored_stamp = arrays.pop("stamp", np.empty(0)).tolist()
+    return arrays if stored_stamp == list(stamp) else None
 
 
-def write_arrays(path: Path, about: Sequence[int], arrays: Arrays) -> bool:
+def write_arrays(path: Path, stamp: Sequence[int], arrays: Arrays) -> bool:
     """Replace a file of arrays as a whole; return whether that was possible."""
     file = io.BytesIO()
-    np.savez(file, stamp=np.array(about, np.int64), **arrays)  # type: ignore[arg-type]
+    np.savez(file, stamp=np.array(stamp, np.int64), **arrays)  # type: ignore[arg-type]
     return replace_file(path, _seal(file.getvalue()))
 
 
 def read_or_remove(
     path: Path,
-    about: Sequence[int],
+    stamp: Sequence[int],
     unpack: Callable[[Arrays], Kept | None],
     content: str,
     report: Callable[[DamagedFileError], None] = log_damaged,
@@ -192,7 +192,7 @@ def read_or_remove(
     what it should hold, for that report.
     """
     try:
-        if (arrays := read_arrays(path, about)) is None:
+        if (arrays := read_arrays(path, stamp)) is None:
             return None
         if (unpacked := unpack(arrays)) is not None:
             return unpacked
@@ -209,16 +209,16 @@ def _seal(data: bytes) -> bytes:
     >>> len(_seal(bytes(22))) - 22 == SEAL_BYTES
     True
     """
-    begun = data[:-2] + struct.pack("<H", SEAL_BYTES) + NAME
-    return begun + _digest(begun)
+    sealed_part = data[:-2] + struct.pack("<H", SEAL_BYTES) + MAGIC
+    return sealed_part + _digest(sealed_part)
 
 
 def unpack_arrays(path: object, data: bytes) -> Arrays:
     """Return the arrays in the bytes of a file; DamagedFileError, which names it, for others."""
-    begun, digest = data[:-DIGEST_BYTES], data[-DIGEST_BYTES:]
-    if not begun.endswith(NAME):
+    sealed_part, digest = data[:-DIGEST_BYTES], data[-DIGEST_BYTES:]
+    if not sealed_part.endswith(MAGIC):
         raise DamagedFileError(path, "is cut off, or of another version")
-    if _digest(begun) != digest:
+    if _digest(sealed_part) != digest:
         raise DamagedFileError(path, "is damaged (its checksum is wrong)")
     try:
         return _unzip(data)

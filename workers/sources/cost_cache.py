@@ -13,7 +13,7 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import ArrayLike
 
-from .cache_files import Arrays, Stamp, kept_path, lock_folder, read_or_remove, write_arrays
+from .cache_files import Arrays, Stamp, kept_path, lock_folder_of, read_or_remove, write_arrays
 
 Row = tuple[int, ...]  # costs, and bytes or -1
 TYPES = {"names": np.dtype(np.uint8), **dict.fromkeys(("indexes", "rows"), np.dtype(np.int64))}
@@ -69,7 +69,7 @@ class CostsCache:
         new = dict(self._new)
         if not new:
             return
-        with lock_folder(self.path):
+        with lock_folder_of(self.path):
             self._read()
             self._add(list(new), list(new.values()))
             names = np.frombuffer("\0".join(self.resources).encode(), np.uint8)

@@ -53,21 +53,21 @@ class FileIndex:
     def load_or_build(
         cls,
         path: Path,
-        about: Stamp,
+        stamp: Stamp,
         make: Callable[[], Self],
         report: Callable[[DamagedFileError], None] = log_damaged,
     ) -> Self:
-        """Return the index kept at a path about that state of its file, else a new one.
+        """Return the index kept at a path with that stamp of its file, else a new one.
 
         Of a file with few samples none is kept: it is read sooner than a kept file, and a million
         tiny files stay without a million others. A kept file that is damaged is reported and made
         again; one that cannot be written is no error.
         """
-        index = read_or_remove(path, about, cls.from_arrays, "index of this file", report)
+        index = read_or_remove(path, stamp, cls.from_arrays, "index of this file", report)
         if index is None:
             index = make()
             if len(index) >= WORTH_KEEPING:
-                write_arrays(path, about, index.to_arrays())
+                write_arrays(path, stamp, index.to_arrays())
         return index
 
     def to_arrays(self) -> Arrays:

@@ -149,8 +149,8 @@ def test_a_file_may_not_ask_for_more_memory_than_it_has_bytes(tmp_path, made):
 def test_a_file_of_another_version_is_made_again(path, caplog):
     wanted = opened(path)
     kept = kept_path(path, "index.npz")
-    here = f"counterpoise {cache_files.FORMAT} ".encode()
-    newer = f"counterpoise {cache_files.FORMAT + 1} ".encode()
+    here = f"counterpoise {cache_files.FORMAT_VERSION} ".encode()
+    newer = f"counterpoise {cache_files.FORMAT_VERSION + 1} ".encode()
     kept.write_bytes(kept.read_bytes().replace(here, newer))
     assert opened(path) == wanted
     columns: Any = scan(path).to_arrays()

@@ -135,7 +135,7 @@ def test_an_index_that_an_earlier_version_has_kept_is_not_believed(tmp_path, mon
     members = [(f"{n}.txt", b"here") for n in range(8)]
     path = written(tmp_path / "a.tar", *members)
     with monkeypatch.context() as earlier:
-        earlier.setattr(cache_files, "NAME", b"counterpoise 2 ")
+        earlier.setattr(cache_files, "MAGIC", b"counterpoise 2 ")
         open_index(path)
     written(
         tmp_path / "b.tar", *((f"{n}.txt", b"here") for n in range(8)), ("b.txt", HARD, "0.txt")
