@@ -1,4 +1,4 @@
-"""The command `counterpoise doctor`: checks an installation, a job, a ledger or dead letters."""
+"""`counterpoise doctor`: checks an installation, a job, a store, a ledger, a step or dead letters."""
 
 from collections.abc import Sequence
 from dataclasses import asdict
@@ -86,16 +86,16 @@ def command(
 
 def _report(examination: Examination, as_json: bool, strict: bool) -> int:
     """Print the findings; return the exit status."""
-    wrong = {BAD, WARN} if strict else {BAD}
-    count = sum(finding.level in wrong for finding in examination.findings)
+    wrong_levels = {BAD, WARN} if strict else {BAD}
+    wrong_count = sum(finding.level in wrong_levels for finding in examination.findings)
     findings = [asdict(finding) for finding in examination.findings]
-    report: dict[str, object] = {"findings": findings, "wrong": count}
+    report: dict[str, object] = {"findings": findings, "wrong": wrong_count}
     if examination.keys:
         report["keys"] = examination.keys
     if examination.status is not None:
         report["job"] = report_fields(examination.status)
     emit(report, as_json, _table(examination.findings))
-    return 3 if examination.unanswered else min(1, count)
+    return 3 if examination.unanswered else min(1, wrong_count)
 
 
 def _table(findings: Sequence[Finding]) -> Table:
