@@ -23,7 +23,7 @@ class OnError:
         dead_letter: A file that gets a JSON line for each sample left out; default none.
         max_errors: Most samples that an epoch may leave out: a count, or a float, part of them;
             default any number.
-        worker_restarts: Workers that have died are replaced so often in an epoch, and a sample that
+        worker_restarts: At most this many dead workers are replaced in an epoch, and a sample that
             kills three is left out; default 0, with "skip" 3. Not for streams, or with a state.
 
     >>> OnError("skip", max_errors=0.01).max_errors
@@ -44,17 +44,17 @@ class OnError:
                 "out, and on_error is 'raise': give "
                 f"OnError('skip', dead_letter={self.dead_letter!r}), or leave dead_letter"
             )
-        most, restarts = self.max_errors, self.worker_restarts
-        if most is not None and self.action == "raise":
+        max_errors, restarts = self.max_errors, self.worker_restarts
+        if max_errors is not None and self.action == "raise":
             raise ValueError(
-                f"max_errors={most} counts samples that on_error='skip' leaves out: give "
-                f"OnError('skip', max_errors={most}), or leave max_errors"
+                f"max_errors={max_errors} counts samples that on_error='skip' leaves out: give "
+                f"OnError('skip', max_errors={max_errors}), or leave max_errors"
             )
-        is_number = isinstance(most, int | float) and not isinstance(most, bool)
-        limit = 1.0 if isinstance(most, float) else math.inf
-        if most is not None and not (is_number and 0 <= most < limit):
+        is_number = isinstance(max_errors, int | float) and not isinstance(max_errors, bool)
+        limit = 1.0 if isinstance(max_errors, float) else math.inf
+        if max_errors is not None and not (is_number and 0 <= max_errors < limit):
             raise ValueError(
-                f"max_errors is {most!r}: give a count, or a part of the samples such as 0.01"
+                f"max_errors is {max_errors!r}: give a count, or a part of the samples such as 0.01"
             )
         if restarts is not None and (type(restarts) is not int or restarts < 0):
             raise ValueError(f"worker_restarts is {restarts!r}, allowed are 0, 1, 2 and so on")
