@@ -1,4 +1,4 @@
-"""`counterpoise doctor`: checks an installation, a job, a store, a ledger, a step or dead letters."""
+"""`counterpoise doctor`: checks an installation, job, store, ledger, step or dead letters."""
 
 from collections.abc import Sequence
 from dataclasses import asdict
