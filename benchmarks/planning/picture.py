@@ -19,7 +19,7 @@ from rich.table import Table
 from counterpoise import Balance, DataLoader, Ranks, TarDataset
 from counterpoise.balancer.planning.kernels.arrays import Int64
 from counterpoise.sched.render.elements import add, add_axis, document, new_picture
-from counterpoise.sched.render.palette import theme
+from counterpoise.sched.render.palette import make_theme_css
 from counterpoise.tools.console.reporting import emit, progress_console
 from counterpoise.tools.demo.data import ensure_demo_data
 from counterpoise.workers import Selection, VisionLanguage
@@ -35,7 +35,7 @@ WAYS = {
 PARTS = ("tokens of samples", "padding", "waiting for the slowest rank")
 WIDTH, LEFT, RIGHT, TOP, BAR, PANEL = 760, 62, 736, 56, 12, 154
 STYLE = (
-    theme(
+    make_theme_css(
         {
             "ink": ("#101418", "#e8eaed"),
             "paper": ("#fff", "#15181c"),

@@ -32,8 +32,8 @@ class FollowedCosts:
 
     pipe: MeasuredCosts
     plan: PlanConfig
-    _profile: str = ""
-    _seen: str = ""
+    _accepted_profile: str = ""
+    _offered_profile: str = ""
 
     def __post_init__(self) -> None:
         """Raise ValueError for a plan that orders by no costs."""
@@ -43,34 +43,34 @@ class FollowedCosts:
                 "Balance(pipeline='costs.json')"
             )
 
-    def changed(self, epoch: int, at: EpochPosition | None) -> PlanConfig | None:
-        """Return the plan that goes by the costs as they are at a step, None if by the same.
+    def find_changed_plan(self, epoch: int, position: EpochPosition | None) -> PlanConfig | None:
+        """Return the plan by a step's costs, None if they have not changed.
 
         It is returned again until `accept` is called, since beginning a run may be interrupted.
-        `at`: None for a step to be resumed at. Raises LoaderError if the step before is not the
-        last that was trained on, since ranks that fetch ahead would not change at the same step,
-        and ValueError for costs of other stages.
+        `position`: None for a step to be resumed at. Raises LoaderError if the step before is not
+        the last that was trained on, since ranks that fetch ahead would not change at the same
+        step, and ValueError for costs of other stages.
         """
         profile, trained = self.pipe.measured_costs()
-        if profile == self._profile:
+        if profile == self._accepted_profile:
             return None
         # The first costs are there before any step.
-        if self._profile and at is not None and trained is not None:
-            last_epoch, last = trained
-            if epoch == last_epoch and at.step != last + 1:
+        if self._accepted_profile and position is not None and trained is not None:
+            last_epoch, last_step = trained
+            if epoch == last_epoch and (step := position.step) != last_step + 1:
                 raise LoaderError(
-                    f"the pipeline's costs have changed after step {last}, and step {at.step} is "
+                    f"the pipeline's costs have changed after step {last_step}, and step {step} is "
                     "fetched already: a loader that follows them gives one step at a time; loop "
                     "over loader.steps() without fetching ahead, or train with replan='off'"
                 )
-        self._seen = profile
+        self._offered_profile = profile
         pipeline = with_profile(self.plan.pipeline, profile) if profile else self.plan.pipeline
         return replace(self.plan, pipeline=pipeline)
 
     def accept(self) -> None:
         """Go by the costs that have changed from now on."""
-        self._profile = self._seen
+        self._accepted_profile = self._offered_profile
 
-    def find_told_costs(self, plan: PlanConfig) -> str:
+    def find_costs_to_tell(self, plan: PlanConfig) -> str:
         """Return the costs that a balancer has to be told, "" for those that it knows."""
         return "" if plan.pipeline == self.plan.pipeline else plan.pipeline

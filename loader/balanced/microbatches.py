@@ -313,10 +313,10 @@ class BalancedLoader:
         followed = self._followed
         if followed is None or (at is not None and at.is_inside_step):
             return
-        plan = followed.changed(self.epoch, None if at is None else at.place)
+        plan = followed.find_changed_plan(self.epoch, None if at is None else at.place)
         if plan is None:
             return
-        costs = followed.find_told_costs(plan)
+        costs = followed.find_costs_to_tell(plan)
         if at is not None and source is not None:
             source.go_on(self._make_start(at, costs))
         self.job, self._costs = replace(self.job, plan=plan), costs

@@ -10,8 +10,7 @@ from collections.abc import Mapping
 WHITE = "#ffffff"
 INK = "#101418"
 
-
-PAINTS = {
+PAINTS = {  # by kind of pass: see sched/ir/kinds.py
     "F": "#4961d4",
     "B": "#fbb02d",
     "I": "#cf6230",
@@ -51,10 +50,10 @@ THEME: Mapping[str, tuple[str, str]] = {
 }  # fmt: skip
 
 
-def theme(colours: Mapping[str, tuple[str, str]] = THEME, selector: str = "svg") -> str:
+def make_theme_css(colours: Mapping[str, tuple[str, str]] = THEME, selector: str = "svg") -> str:
     r"""Return a style sheet that defines CSS variables, with other values in the dark.
 
-    >>> theme({"ink": ("#000", "#fff")})
+    >>> make_theme_css({"ink": ("#000", "#fff")})
     'svg{--ink:#000}\n@media screen and (prefers-color-scheme:dark){svg{--ink:#fff}}\n'
     """
     light = ";".join(f"--{name}:{values[0]}" for name, values in colours.items())
@@ -63,10 +62,10 @@ def theme(colours: Mapping[str, tuple[str, str]] = THEME, selector: str = "svg")
     return f"{selector}{{{light}}}\n{media}{{{selector}{{{dark}}}}}\n"
 
 
-def paint(kind: str, kinds: tuple[str, ...] = ()) -> str:
+def choose_colour(kind: str, kinds: tuple[str, ...] = ()) -> str:
     """Return the colour of a kind; an unknown one gets a quiet one by its place in `kinds`.
 
-    >>> paint("F"), paint("X", ("F", "X"))
+    >>> choose_colour("F"), choose_colour("X", ("F", "X"))
     ('#4961d4', '#d7b98e')
     """
     place = kinds.index(kind) if kind in kinds else 0
@@ -83,10 +82,10 @@ def tint(fill: str, chunk: int, chunks: int) -> str:
     return "#" + "".join(f"{round(c + (255 - c) * share):02x}" for c in _bytes(fill))
 
 
-def ink(fill: str) -> str:
+def choose_ink(fill: str) -> str:
     """Return the colour of text on a fill: white or near black, the one of higher contrast.
 
-    >>> ink("#4961d4"), ink("#fbb02d")
+    >>> choose_ink("#4961d4"), choose_ink("#fbb02d")
     ('#ffffff', '#101418')
     """
     return WHITE if luminance(fill) < 0.19 else INK
@@ -98,11 +97,11 @@ def luminance(colour: str) -> float:
     >>> round(luminance("#ffffff"), 3)
     1.0
     """
-    red, green, blue = linear(colour)
+    red, green, blue = to_linear_rgb(colour)
     return 0.2126 * red + 0.7152 * green + 0.0722 * blue
 
 
-def linear(colour: str) -> tuple[float, float, float]:
+def to_linear_rgb(colour: str) -> tuple[float, float, float]:
     """Return red, green and blue of an sRGB colour as linear light, 0 to 1."""
     red, green, blue = (
         c / 12.92 if c <= 0.04045 else ((c + 0.055) / 1.055) ** 2.4

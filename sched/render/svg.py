@@ -13,7 +13,7 @@ from ..ir.kinds import is_staged
 from ..ir.program import NO_MICROBATCH
 from ..simulation.timeline import Slot, Timeline
 from .elements import add, add_axis, document, new_picture
-from .palette import ink, paint, theme, tint
+from .palette import choose_colour, choose_ink, make_theme_css, tint
 from .picture import chunk_number, chunks, kind_names, label, nice_step, rows, word
 from .summary import BYTES, MemoryUnit, figures, format_time
 
@@ -38,7 +38,8 @@ def render_svg(timelines: Sequence[Timeline], *, title: str = "", unit: MemoryUn
     named = title or ", ".join(timeline.name for timeline in timelines)
     span_ns = max(1, *(timeline.makespan_ns for timeline in timelines))
     most = max(map(chunks, timelines))
-    drawing = _Drawing(new_picture(named, theme() + STYLE), span_ns, kind_names(timelines), most)
+    picture = new_picture(named, make_theme_css() + STYLE)
+    drawing = _Drawing(picture, span_ns, kind_names(timelines), most)
     y = float(MARGIN)
     if title:
         add(drawing.root, "text", title, class_="ink title", x=MARGIN, y=y + 14)
@@ -67,7 +68,7 @@ class _Drawing:
 
     def fill(self, kind: str, chunk: int) -> str:
         """Return the colour of passes of a kind and chunk."""
-        return tint(paint(kind, self.names), chunk, self.chunks if is_staged(kind) else 1)
+        return tint(choose_colour(kind, self.names), chunk, self.chunks if is_staged(kind) else 1)
 
     def legend(self, y: float) -> float:
         """Add the legend, as many lines as it needs; return the upper edge of what follows it."""
@@ -123,4 +124,4 @@ class _Drawing:
         fitting = (w for w in (slot.what.kind + microbatch, microbatch) if width >= 4 + 7 * len(w))
         if not is_lane and height >= 16 and (words := next(fitting, "")):
             x, y = left + width / 2, top + height / 2 + 4
-            add(self.root, "text", words, class_="in", x=x, y=y, style=f"fill:{ink(fill)}")
+            add(self.root, "text", words, class_="in", x=x, y=y, style=f"fill:{choose_ink(fill)}")

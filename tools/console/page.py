@@ -9,7 +9,7 @@ import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-from ...sched.render.palette import theme
+from ...sched.render.palette import make_theme_css
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,7 +70,7 @@ def render_report(
         title=title, subtitle=subtitle, bars=bars, longest=max(lengths, default=1.0) or 1.0,
         legend=[*dict.fromkeys((part.name, part.colour) for _, parts in bars for part in parts)],
         paste=paste, cards=[*cards], footer=footer, doubts=doubts,
-        style=Markup(theme(selector=":root")),
+        style=Markup(make_theme_css(selector=":root")),
     )  # fmt: skip
     return join_lines(page)
 

@@ -9,7 +9,7 @@ from rich.table import Table
 from rich.text import Text
 
 from ...sched import Schedule, Timeline
-from ...sched.render.palette import ink, paint
+from ...sched.render.palette import choose_colour, choose_ink
 from ...sched.render.picture import kind_names
 from ...sched.render.summary import (
     BYTES,
@@ -95,8 +95,8 @@ def picture(timeline: Timeline, unit: MemoryUnit, columns: int | None = None) ->
     drawn = Text()
     for line in text_lines(timeline, columns, unit):
         for text, kind in line:
-            fill = paint(kind, names) if kind else ""
-            drawn.append(text, f"{ink(fill)} on {fill}" if kind else "")
+            fill = choose_colour(kind, names) if kind else ""
+            drawn.append(text, f"{choose_ink(fill)} on {fill}" if kind else "")
         drawn.append("\n")
     drawn.rstrip()
     return drawn

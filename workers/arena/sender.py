@@ -144,7 +144,7 @@ class Sender:
             self._book.drop(slot.number)
             self._forget(slot)
         else:
-            self._book.give(slot.number)
+            self._book.take_back(slot.number)
 
     def _forget(self, slot: OwnSlot) -> None:
         del self._slots[slot.number]

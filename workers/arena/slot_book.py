@@ -18,9 +18,8 @@ from dataclasses import dataclass, field
 from .memory import PAGE
 
 STEPS_PER_DOUBLING = 8
-_MOST_OF_PEAK = 2
-# There may be this many slots, however few are in use.
-_ALLOWED_SLOTS = 64
+_MOST_TIMES_PEAK = 2
+_ALLOWED_SLOTS = 64  # however few are in use
 _LARGEST_WASTE = 4
 
 
@@ -34,14 +33,15 @@ class SlotBook:
 
     sizes: dict[int, int] = field(default_factory=dict)
     retired: list[int] = field(default_factory=list)
-    # By size; in each the slots in the order in which they came back. All of them in that order.
+    # The free slots of each size, and all free ones, in the order in which they came back.
     _free: dict[int, dict[int, None]] = field(default_factory=dict)
-    _order: dict[int, None] = field(default_factory=dict)
-    _next: int = 0
+    _free_oldest_first: dict[int, None] = field(default_factory=dict)
+    _next_number: int = 0
     # Bytes of all slots, and of those in use; the most slots and bytes in use at one time.
     _nbytes: int = 0
     _used_bytes: int = 0
-    _peak: tuple[int, int] = 0, 0
+    _peak_slots: int = 0
+    _peak_bytes: int = 0
 
     def take(self, nbytes: int) -> tuple[int, bool]:
         """Return the number of a slot for `nbytes` bytes, and whether it is new.
@@ -55,17 +55,17 @@ class SlotBook:
             return self._new(nbytes), True
         size = min(fitting)
         number, _ = self._free[size].popitem()
-        self._forget_free(number, size)
+        self._unlist_free(number, size)
         self._use(size)
         return number, False
 
-    def give(self, number: int) -> None:
+    def take_back(self, number: int) -> None:
         """Take a slot back; KeyError for one that does not exist, ValueError for a free one."""
         size = self.sizes[number]
-        if number in self._order:
+        if number in self._free_oldest_first:
             raise ValueError(f"slot {number} is free already")
         self._free.setdefault(size, {})[number] = None
-        self._order[number] = None
+        self._free_oldest_first[number] = None
         self._used_bytes -= size
 
     def drop(self, number: int) -> None:
@@ -75,31 +75,31 @@ class SlotBook:
         self._used_bytes -= size
 
     def _new(self, nbytes: int) -> int:
-        number, self._next = self._next, self._next + 1
+        number, self._next_number = self._next_number, self._next_number + 1
         size = self.sizes[number] = slot_size(nbytes)
         self._nbytes += size
         self._use(size)
-        slots, used_bytes = self._peak
-        most, most_bytes = max(_ALLOWED_SLOTS, _MOST_OF_PEAK * slots), _MOST_OF_PEAK * used_bytes
-        while self._order and (len(self.sizes) > most or self._nbytes > most_bytes):
+        most = max(_ALLOWED_SLOTS, _MOST_TIMES_PEAK * self._peak_slots)
+        most_bytes = _MOST_TIMES_PEAK * self._peak_bytes
+        while self._free_oldest_first and (len(self.sizes) > most or self._nbytes > most_bytes):
             self._retire_oldest()
         return number
 
     def _use(self, size: int) -> None:
         self._used_bytes += size
-        (slots, used_bytes), in_use = self._peak, len(self.sizes) - len(self._order)
-        self._peak = max(slots, in_use), max(used_bytes, self._used_bytes)
+        self._peak_slots = max(self._peak_slots, len(self.sizes) - len(self._free_oldest_first))
+        self._peak_bytes = max(self._peak_bytes, self._used_bytes)
 
     def _retire_oldest(self) -> None:
-        oldest = next(iter(self._order))
+        oldest = next(iter(self._free_oldest_first))
         size = self.sizes.pop(oldest)
         self._nbytes -= size
         del self._free[size][oldest]
-        self._forget_free(oldest, size)
+        self._unlist_free(oldest, size)
         self.retired.append(oldest)
 
-    def _forget_free(self, number: int, size: int) -> None:
-        del self._order[number]
+    def _unlist_free(self, number: int, size: int) -> None:
+        del self._free_oldest_first[number]
         if not self._free[size]:
             del self._free[size]
 

@@ -28,7 +28,7 @@ Collate = Callable[[list[Any]], Any]
 _Failures = tuple[tuple[int, FailedSample], ...]
 # Counts the label tokens of a batch, or of its samples where it has none; shift_labels, last.
 CountLabels = Callable[[Any, Sequence[Any], bool], int]
-# The first batch waits for a look: no sample is begun after so long.
+# The first batch waits for a look, which ends after the first sample that takes it past this.
 LOOK_S = 0.3
 # Names the randomness of a collate function: no sample has this name.
 _COLLATE = "\x00collate"
@@ -39,7 +39,7 @@ class PlannedReader(Dataset[Any]):
 
     dataset: the user's, which get_worker_info() shows. skips: whether samples that cannot be used
     are left out. takes_empty: whether collate_fn makes a batch of no samples. draws: whether
-    collate_fn may draw random numbers. count_labels: counts those of each batch.
+    collate_fn may draw random numbers. count_labels: counts a batch's label tokens.
     progress: where the worker says which sample it works on, by its number; None: nowhere.
     upcoming: returns the tasks that follow, of which stores are told; torch's workers have a queue.
     """
@@ -87,10 +87,10 @@ class PlannedReader(Dataset[Any]):
             self.progress[number] = 0
 
     def go_over(self) -> None:
-        """Do nothing: see prepare_worker."""
+        """Do nothing: other readers bring their data set to where an iteration has ended."""
 
     def restore(self) -> None:
-        """Refuse threads where samples are not loaded by several at once."""
+        """Refuse threads where samples are loaded one at a time; there is no state to restore."""
         if self._threads > 1:
             refuse_threads(self._measurer.source, f"{self._threads} decode threads")
 
@@ -115,16 +115,16 @@ class PlannedReader(Dataset[Any]):
 
     def do(self, task: list[int], collates: bool = True) -> Any:
         """Do a task; unless `collates`, LoadedBatch.batch is the samples that could be used."""
-        kind, epoch, asked, *indexes = task
+        kind, epoch, flags, *indexes = task
         if self._measurer.kept_samples is not None:
             self._measurer.kept_samples.begin(epoch)
         if self._reads_stores:
             expect_tasks(self._measurer.source, task, self._list_samples, self.upcoming())
         if kind == MEASURE:
-            return self._measured(Measure(epoch, indexes, bool(asked)))
+            return self._measure(Measure(epoch, indexes, bool(flags)))
         if kind == LOOK:
-            return self._hash_samples(epoch, indexes)
-        load = Load(epoch, indexes, *(bool(asked >> bit & 1) for bit in range(5)))
+            return self._hash_samples(indexes, epoch)
+        load = Load(epoch, indexes, *(bool(flags >> bit & 1) for bit in range(5)))
         return self._make_batch(load, collates)
 
     def _list_samples(self, task: Sequence[int]) -> Iterator[tuple[int, bool]]:
@@ -139,10 +139,10 @@ class PlannedReader(Dataset[Any]):
 
     def _make_batch(self, task: Load, collates: bool) -> Any:
         """Return a batch, or a LoadedBatch where more than the batch is to be told."""
-        collate = self._collated if collates else lambda _, samples: samples
+        collate = self._collate_batch if collates else lambda _, samples: samples
         if task.spare:
             return self._spare(task, collate)
-        good = self._loaded(task)
+        good = self._load_samples(task)
         failed = tuple((p, sample) for p, sample in enumerate(good) if type(sample) is FailedSample)
         if failed and (not self._skips or any(sample.is_io for _, sample in failed)):
             return LoadedBatch(None, failed=failed)
@@ -168,7 +168,7 @@ class PlannedReader(Dataset[Any]):
             tuple(map(self._measurer.key, indexes)) if task.names else (),
             failed,
             tuple(map(self._measurer.measure_sample, indexes, good)) if task.costs else (),
-            counted_labels(good) if task.labels else None,
+            count_sample_labels(good) if task.labels else None,
             None if count is None else count(batch, good, self._shift_labels),
             sum(map(sample_nbytes, good)) if task.size else None,
         )
@@ -176,108 +176,108 @@ class PlannedReader(Dataset[Any]):
     def _spare(self, task: Load, collate: Callable[[Load, list[Any]], Any]) -> LoadedBatch:
         """Make a batch of the first sample that can be loaded."""
         for index in task.indexes:
-            sample = self._load_one(task.epoch, index)
+            sample = self._load_one(index, task.epoch)
             if type(sample) is not FailedSample:
                 return LoadedBatch(collate(task, [sample]))
         return LoadedBatch(None)
 
-    def _collated(self, task: Load, samples: list[Any]) -> Any:
+    def _collate_batch(self, task: Load, samples: list[Any]) -> Any:
         if not self._draws:
             return self._collate_fn(samples)
         first = task.indexes[0] if task.indexes else -1
         return collate_seeded(self._collate_fn, samples, self._seed, task.epoch, first)
 
-    def _loaded(self, task: Load) -> list[Any]:
+    def _load_samples(self, task: Load) -> list[Any]:
         """Load samples; FailedSample stands for one that cannot be used."""
         if self._threads > 1:
             if self._pool is None:
                 self._pool = ThreadPoolExecutor(self._threads)
-            return self._loaded_by_threads(self._pool, task)
+            return self._load_by_threads(self._pool, task)
         # The very first sample alone: where it draws, no whole microbatch is loaded twice.
         first = 0 if self._watch.has_loaded else 1
         samples: list[Any] = []
         for indexes in filter(None, (task.indexes[:first], task.indexes[first:])):
-            samples += self._watch.run(partial(self._loaded_in_turn, task.epoch, indexes))
+            samples += self._watch.run(partial(self._load_in_turn, indexes, task.epoch))
             if samples and type(samples[-1]) is FailedSample and not self._skips:
                 break
         return samples
 
-    def _loaded_in_turn(self, epoch: int, indexes: Sequence[int]) -> list[Any]:
+    def _load_in_turn(self, indexes: Sequence[int], epoch: int) -> list[Any]:
         samples = []
         for index in indexes:
-            samples.append(self._load_one(epoch, index))
+            samples.append(self._load_one(index, epoch))
             if type(samples[-1]) is FailedSample and not self._skips:
                 break
         return samples
 
-    def _loaded_by_threads(self, pool: ThreadPoolExecutor, task: Load) -> list[Any]:
+    def _load_by_threads(self, pool: ThreadPoolExecutor, task: Load) -> list[Any]:
         if self.progress is not None:
             self.progress[self.number] = SEVERAL
-        load = partial(self._tried, self._measurer.load, task.epoch)
+        load = partial(self._run_or_fail, self._measurer.load, epoch=task.epoch)
         try:
             return list(pool.map(load, task.indexes))
         finally:
             if self.progress is not None:
                 self.progress[self.number] = 0
 
-    def _load_one(self, epoch: int, index: int) -> Any:
-        return self._noted(self._measurer.load, epoch, index)
+    def _load_one(self, index: int, epoch: int) -> Any:
+        return self._run_noting(self._measurer.load, index, epoch)
 
-    def _noted(self, action: Callable[[int, int], Any], epoch: int, index: int) -> Any:
-        """Return what an action makes of a sample, of which a worker that dies now is said to."""
+    def _run_noting(self, action: Callable[[int, int], Any], index: int, epoch: int) -> Any:
+        """Return an action's result; if the worker dies meanwhile, `progress` names the sample."""
         progress = self.progress
         if progress is not None:
             progress[self.number] = index + 1
         try:
-            return self._tried(action, epoch, index)
+            return self._run_or_fail(action, index, epoch)
         finally:
             if progress is not None:
                 progress[self.number] = 0
 
-    def _tried(self, action: Callable[[int, int], Any], epoch: int, index: int) -> Any:
+    def _run_or_fail(self, action: Callable[[int, int], Any], index: int, epoch: int) -> Any:
         try:
             return action(index, epoch)
         except Exception as error:  # on_error says what comes of it
             return failed_sample(self._measurer.source, index, error, self._skips)
 
-    def _measured(self, task: Measure) -> Measured:
+    def _measure(self, task: Measure) -> Measured:
         since = time.perf_counter()
-        costs = tuple(self._cost(task.epoch, index) for index in task.indexes)
+        costs = tuple(self._cost(index, task.epoch) for index in task.indexes)
         seconds = time.perf_counter() - since
         differs = False
         if task.again and self._measurer.source.decode_first:
-            differs = costs != tuple(self._cost(task.epoch + 1, index) for index in task.indexes)
+            differs = costs != tuple(self._cost(index, task.epoch + 1) for index in task.indexes)
         return Measured(costs, seconds, differs)
 
-    def _hash_samples(self, epoch: int, indexes: Sequence[int]) -> tuple[tuple[str, str], ...]:
+    def _hash_samples(self, indexes: Sequence[int], epoch: int) -> tuple[tuple[str, str], ...]:
         """Return hashes of samples: of what any host finds alike, and of all; "" for no hash.
 
         They are loaded twice: what differs here may differ on other ranks.
         """
         since, first, again = time.perf_counter(), list[Any](), list[Any]()
         for index in indexes:
-            first.append(self._noted(self._mark, epoch, index))
-            again.append(self._noted(self._mark, epoch, index))
+            first.append(self._run_noting(self._hash_sample, index, epoch))
+            again.append(self._run_noting(self._hash_sample, index, epoch))
             if time.perf_counter() - since > LOOK_S:
                 break
         # Where one sample differs others might, though twice they did not.
         pairs = list(zip(first, again, strict=True))
-        same = [all(mark[part] == repeated[part] for mark, repeated in pairs) for part in (0, 1)]
+        same = [all(hashes[part] == repeat[part] for hashes, repeat in pairs) for part in (0, 1)]
         return tuple(
-            ("", "") if type(mark) is FailedSample else (mark[0] * same[0], mark[1] * same[1])
-            for mark in first
+            ("", "") if type(hashes) is FailedSample else (hashes[0] * same[0], hashes[1] * same[1])
+            for hashes in first
         )
 
-    def _mark(self, index: int, epoch: int) -> tuple[str, str]:
+    def _hash_sample(self, index: int, epoch: int) -> tuple[str, str]:
         measurer = self._measurer
         sample = measurer.load(index, epoch)
         by_loading = measurer.source.decode_first
         cost = measurer.measure_sample(index, sample) if by_loading else measurer.cost(index, epoch)
-        safe, whole = (summarize_content(sample, is_exact=is_exact) for is_exact in (False, True))
-        return digest([cost, safe]), digest([cost, whole])
+        portable, exact = (summarize_content(sample, is_exact=flag) for flag in (False, True))
+        return digest([cost, portable]), digest([cost, exact])
 
-    def _cost(self, epoch: int, index: int) -> tuple[int, ...] | FailedSample:
-        cost: tuple[int, ...] | FailedSample = self._noted(self._measurer.cost, epoch, index)
+    def _cost(self, index: int, epoch: int) -> tuple[int, ...] | FailedSample:
+        cost: tuple[int, ...] | FailedSample = self._run_noting(self._measurer.cost, index, epoch)
         return cost
 
     def close(self) -> None:
@@ -296,12 +296,12 @@ def collate_seeded(collate: Collate, samples: list[Any], seed: int, epoch: int, 
         return collate(samples)
 
 
-def counted_labels(samples: Sequence[Any]) -> tuple[int, int] | None:
+def count_sample_labels(samples: Sequence[Any]) -> tuple[int, int] | None:
     """Return the label tokens of samples, counted at their token and at the token before.
 
     None where no sample has labels; see LabelCheck.
 
-    >>> counted_labels([{"labels": [5, 6, -100]}, {"text": "a"}])
+    >>> count_sample_labels([{"labels": [5, 6, -100]}, {"text": "a"}])
     (1, 2)
     """
     labelled = [labels for labels in map(find_labels, samples) if labels is not None]

@@ -19,7 +19,7 @@ from ..sources.urls import is_url, shown
 from .index import ShardIndex, open_index, shard_stamp
 from .members import decode_member, refuse_pickled
 from .shard_files import ShardReader, first_ranges, read_members
-from .stored_shards import HEAD, READ_WHOLE, stored_reader
+from .stored_shards import HEAD, STORE_WHOLE_BYTES, stored_reader
 
 logger = logging.getLogger(__name__)
 AT_ONCE = 16  # indexes of shards in a store
@@ -114,7 +114,7 @@ class TarDataset(RecordDataset):
         if isinstance(file, Path):
             return ()
         members = self._indexes[number].sample(row)
-        return [(file, *span) for span in first_ranges(members, headers, READ_WHOLE, HEAD)]
+        return [(file, *span) for span in first_ranges(members, headers, STORE_WHOLE_BYTES, HEAD)]
 
 
 def _open_indexes(shards: tuple[Path, ...], cache: Path | None) -> tuple[ShardIndex, ...]:

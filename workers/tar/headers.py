@@ -82,13 +82,13 @@ class Entry(NamedTuple):
 class Member(NamedTuple):
     """A file in a shard: its extension (all after the key), the offset and size of its bytes.
 
-    `header` is a checksum of the 512 bytes before them, which have its name and size.
+    `header_crc` is a checksum of the 512 bytes before them, which have its name and size.
     """
 
     extension: str
     offset: int
     size: int
-    header: int
+    header_crc: int
 
 
 def follow_links(entries: list[Entry]) -> Iterator[Entry]:

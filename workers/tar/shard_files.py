@@ -13,7 +13,7 @@ from ..sources.failures import DataChangedError
 from .headers import BLOCK, Member
 from .members import holds_media
 
-READ_WHOLE = 1 << 15
+LOCAL_WHOLE_BYTES = 1 << 15
 Range = tuple[int, int]
 ReadRanges = Callable[[Sequence[Range]], Sequence[bytes]]
 
@@ -21,36 +21,36 @@ ReadRanges = Callable[[Sequence[Range]], Sequence[bytes]]
 class ShardReader(NamedTuple):
     """How a shard is read: its name in errors, and what reads ranges (start, end).
 
-    Of an image, video or sound of more than `whole` bytes a probe reads the first `head` at once.
+    A probe reads the first `head_bytes` of an image, video or sound of more than `whole_bytes`.
     """
 
     name: str
     read: ReadRanges
-    whole: int = READ_WHOLE
-    head: int = 0
+    whole_bytes: int = LOCAL_WHOLE_BYTES
+    head_bytes: int = 0
 
 
 def first_ranges(
-    members: Sequence[Member], headers: bool, whole: int = READ_WHOLE, head: int = 0
+    members: Sequence[Member], headers: bool, whole_bytes: int, head_bytes: int
 ) -> list[Range]:
-    """Return what is read of members at first: a range with the header, and how much follows it."""
+    """Return the ranges of members that are read first; headers: media are only probed."""
     ranges = list[Range]()
     for member in members:
-        is_in_parts = headers and member.size > whole and holds_media(member)
-        size = head if is_in_parts else member.size
+        is_in_parts = headers and member.size > whole_bytes and holds_media(member)
+        size = head_bytes if is_in_parts else member.size
         ranges.append((member.offset - BLOCK, member.offset + size))
     return ranges
 
 
 def read_members(shard: ShardReader, members: Sequence[Member], headers: bool) -> dict[str, Any]:
-    """Return members by extension, as they are in the shard; with `headers` media as files.
+    """Return members by extension, as the shard has them; headers: media as files, to be probed.
 
     Raises OSError, which names the shard, where they are not there or it has changed.
     """
     parts = dict[str, Any]()
-    ranges = first_ranges(members, headers, shard.whole, shard.head)
+    ranges = first_ranges(members, headers, shard.whole_bytes, shard.head_bytes)
     for member, data in zip(members, shard.read(ranges), strict=True):
-        if crc32(data[:BLOCK]) != member.header:
+        if crc32(data[:BLOCK]) != member.header_crc:
             fault = f"there is another member at byte {member.offset - BLOCK}"
             raise DataChangedError.at(shard.name, fault)
         body: Any = data[BLOCK:]
@@ -58,7 +58,7 @@ def read_members(shard: ShardReader, members: Sequence[Member], headers: bool) -
             if len(body) == member.size:
                 body = io.BytesIO(body)
             else:
-                buffer_bytes = max(shard.head, io.DEFAULT_BUFFER_SIZE)
+                buffer_bytes = max(shard.head_bytes, io.DEFAULT_BUFFER_SIZE)
                 body = io.BufferedReader(MemberFile(shard.read, member, body), buffer_bytes)
         parts[member.extension] = body
     return parts

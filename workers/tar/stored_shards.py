@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 # A probe reads so much of a large image, video or sound at once, and of others all.
 HEAD = 1 << 16
-READ_WHOLE = 1 << 18
+STORE_WHOLE_BYTES = 1 << 18
 # Headers nearer than this are read with the bodies between them, so much at once.
 NEAR, WIDE, NARROW = 1 << 18, 8 << 20, 1 << 13
 MOST_INDEX_BYTES = 1 << 28
@@ -65,7 +65,7 @@ def are_there(shard: "StoreFile", members: Sequence[Member]) -> bool:
     from ..stores.files import read_ranges
 
     headers = read_ranges([(shard, member.offset - BLOCK, member.offset) for member in members])
-    return [crc32(header) for header in headers] == [member.header for member in members]
+    return [crc32(header) for header in headers] == [member.header_crc for member in members]
 
 
 def stored_reader(shard: "StoreFile") -> ShardReader:
@@ -75,4 +75,4 @@ def stored_reader(shard: "StoreFile") -> ShardReader:
     def read(ranges: Sequence[tuple[int, int]]) -> list[bytes]:
         return read_ranges([(shard, *span) for span in ranges])
 
-    return ShardReader(str(shard), read, READ_WHOLE, HEAD)
+    return ShardReader(str(shard), read, STORE_WHOLE_BYTES, HEAD)

@@ -6,7 +6,7 @@ from ..kernels.arrays import Int64
 from ..problem.config import PlanConfig
 from .balanced import balanced, equal
 from .groups import GroupingResult
-from .padded import padded
+from .padded import group_padded
 
 # Room beside what samples need, since they do not fill buckets to the last: a part in 2**_SLACK.
 _SLACK = 8
@@ -70,7 +70,7 @@ def group_samples(
 
         return isf(costs, config.budgets, seed=seed)
     if config.padded:
-        return padded(config, costs, parts)
+        return group_padded(config, costs, parts)
     if config.equal_counts:
         return equal(costs, config.budgets, parts, seed)
     for more in range(TRIES if config.buckets else 0):

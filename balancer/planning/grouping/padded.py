@@ -28,14 +28,14 @@ from ..problem.loads import budget_array, group_loads
 from ..problem.work import padded_loads, sample_times
 from .groups import NOTHING, GroupingResult, make_slots, read_slots
 
-_SWEEPS = 3
+_SWEEPS = 3  # over the pairs of rows
 _NEAR = 3  # rows this far apart are improved together where there are many
-_FEW_ROWS = 6
-_POINTS, _POINTS_OF_MANY, _MANY_RANKS = 32, 8, 16
-_SPARE, _SEARCHES, _CANDIDATES, _TRIES = 4, 4, 8, 8
+_FEW_ROWS = 6  # of so many all pairs are improved
+_TRIED_TOPS, _TRIED_TOPS_OF_MANY, _MANY_RANKS = 32, 8, 16  # of a pair of rows; from many ranks on
+_SPARE_SLOTS, _SEARCHES_PER_RANK, _PARTNERS, _TRIES = 4, 4, 8, 8  # as in even_out
 
 
-def padded(config: PlanConfig, costs: Int64, parts: int) -> GroupingResult:
+def group_padded(config: PlanConfig, costs: Int64, parts: int) -> GroupingResult:
     """Group samples (n, resources) into `parts` groups, or more where budgets need them.
 
     Groups ranks*k .. ranks*k + ranks - 1 are a row. For free counts and one padded resource a row
@@ -47,39 +47,39 @@ def padded(config: PlanConfig, costs: Int64, parts: int) -> GroupingResult:
     """
     times = sample_times(config, costs)
     order = np.argsort(-times.padded, kind="stable")
-    added = times.added[order]
-    step = _Step(config, costs[order], times.padded[order], added, bool(added.any()), parts)
-    candidates = [step.evened_out(step.equal(np.arange(len(costs))))]
+    padded, added = times.padded[order], times.added[order]
+    samples = _SortedSamples(config, costs[order], padded, added, bool(added.any()), parts)
+    candidates = [samples.even_out_added(samples.cut_equally(np.arange(len(costs))))]
     if not config.equal_counts:
-        free = step.group_freely()
+        free = samples.group_freely()
         if free is None:
-            return GroupingResult(NOTHING, step.groups_needed())
+            return GroupingResult(NOTHING, samples.groups_needed())
         fill_empty(free, parts, config.ranks)
-        candidates.append(step.evened_out(free))
-    if step.adds_up or config.limited:
+        candidates.append(samples.even_out_added(free))
+    if samples.adds_up or config.limited:
         # The samples in the order given, as a loop that does not plan would cut them; beside
         # nothing else, sorted ones are never worse.
-        candidates.append(step.equal(order))
-    inside = [candidate for candidate in candidates if step.is_within_budgets(candidate)]
-    if not inside:
+        candidates.append(samples.cut_equally(order))
+    within_budgets = [candidate for candidate in candidates if samples.is_within_budgets(candidate)]
+    if not within_budgets:
         return GroupingResult(NOTHING, parts + 1)
     group_of = np.empty(len(costs), dtype=np.int64)
-    group_of[order] = min(inside, key=step.time)
+    group_of[order] = min(within_budgets, key=samples.time)
     return GroupingResult(group_of, parts)
 
 
-class _Step(msgspec.Struct, frozen=True):
+class _SortedSamples(msgspec.Struct, frozen=True):
     """Samples sorted by their padded times, largest first, for `parts` groups."""
 
     config: PlanConfig
     costs: Int64
-    padded: Int64
-    added: Int64
+    padded_times: Int64
+    added_times: Int64
     adds_up: bool  # whether anything is added at all
     parts: int
 
-    def equal(self, place: Int64) -> Int64:
-        """Return groups of equal counts by the samples' places (n,) in some order.
+    def cut_equally(self, place: Int64) -> Int64:
+        """Return groups of equal counts; place[i] is sample i's position in some order.
 
         Where numbers do not divide, the last groups have one more: those of the smallest samples.
         """
@@ -90,7 +90,7 @@ class _Step(msgspec.Struct, frozen=True):
 
     def group_freely(self) -> Int64 | None:
         """Return groups of free counts in rows; None where budgets need more groups."""
-        sizes, stop = np.maximum(self.padded, 1), self.stops()
+        sizes, stop = np.maximum(self.padded_times, 1), self.group_ends()
         top = least_top(sizes, stop, self.parts)
         if top < 0:
             return None
@@ -104,13 +104,13 @@ class _Step(msgspec.Struct, frozen=True):
         times = padded_tops(sizes, group_of, self.parts)
         place = np.empty(self.parts, dtype=np.int64)
         place[np.argsort(-times, kind="stable")] = np.arange(self.parts)
-        by_time = self._in_rows(sizes, stop, place[group_of] // ranks)
+        by_time = self._group_in_rows(sizes, stop, place[group_of] // ranks)
         if rows == 2:
             return by_time
         # Of many rows two starts end in different places.
-        return min(by_time, self._in_rows(sizes, stop, group_of // ranks), key=self.time)
+        return min(by_time, self._group_in_rows(sizes, stop, group_of // ranks), key=self.time)
 
-    def _in_rows(self, sizes: Int64, stop: Int64, row_of: Int64) -> Int64:
+    def _group_in_rows(self, sizes: Int64, stop: Int64, row_of: Int64) -> Int64:
         """Return groups of free counts, the rows improved from those that samples begin in."""
         ranks = self.config.ranks
         group_of = np.empty(len(sizes), dtype=np.int64)
@@ -121,7 +121,7 @@ class _Step(msgspec.Struct, frozen=True):
             group_of[samples] = row * ranks + inner
         return group_of
 
-    def stops(self) -> Int64:
+    def group_ends(self) -> Int64:
         """Return where a group that begins at each sample must end: kernels.padded.stops."""
         if not self.config.limited:
             return np.full(len(self.costs), len(self.costs))
@@ -129,21 +129,21 @@ class _Step(msgspec.Struct, frozen=True):
 
     def groups_needed(self) -> int:
         """Return how many groups budgets need."""
-        stop, begin, groups = self.stops(), 0, 0
+        stop, begin, groups = self.group_ends(), 0, 0
         while begin < len(stop):
             begin, groups = int(stop[begin]), groups + 1
         return groups
 
-    def evened_out(self, group_of: Int64) -> Int64:
+    def even_out_added(self, group_of: Int64) -> Int64:
         """Return groups after exchanges that even out what adds up, where anything does."""
         config = self.config
         if not self.adds_up or config.ranks < 2 or config.waits == "step":
             return group_of
-        spare = 0 if config.equal_counts else _SPARE
+        spare = 0 if config.equal_counts else _SPARE_SLOTS
         slots = make_slots(self.costs, group_of, self.parts, spare)
         even_out(
-            slots, self.padded, self.added, self.costs, self._is_padded(),
-            budget_array(config.budgets), config.ranks, _SEARCHES, _CANDIDATES, _TRIES,
+            slots, self.padded_times, self.added_times, self.costs, self._is_padded(),
+            budget_array(config.budgets), config.ranks, _SEARCHES_PER_RANK, _PARTNERS, _TRIES,
         )  # fmt: skip
         return read_slots(slots, len(group_of))
 
@@ -157,9 +157,9 @@ class _Step(msgspec.Struct, frozen=True):
 
     def time(self, group_of: Int64) -> int:
         """Return the step's time: of all rows, or all work where ranks wait once a step."""
-        loads = [padded_tops(self.padded, group_of, self.parts)]
+        loads = [padded_tops(self.padded_times, group_of, self.parts)]
         if self.adds_up:
-            loads.append(group_loads(self.added[:, None], group_of, self.parts)[:, 0])
+            loads.append(group_loads(self.added_times[:, None], group_of, self.parts)[:, 0])
         if self.config.waits == "step":
             return sum(int(load.sum()) for load in loads)
         ranks = self.config.ranks
@@ -173,7 +173,7 @@ def _better_rows(
     sizes: Int64, stop: Int64, ranks: int, rows: int, row_of: Int64
 ) -> list[tuple[Int64, int]]:
     """Return each row's samples and top after two rows at a time have exchanged samples."""
-    points = _POINTS if ranks < _MANY_RANKS else _POINTS_OF_MANY
+    points = _TRIED_TOPS if ranks < _MANY_RANKS else _TRIED_TOPS_OF_MANY
     members = [np.flatnonzero(row_of == row) for row in range(rows)]
     tops = [least_top(sizes[samples], _stop_within(stop, samples), ranks) for samples in members]
     for _ in range(_SWEEPS if rows > 2 else 1):

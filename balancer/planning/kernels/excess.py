@@ -19,30 +19,30 @@ _MOST_EXCESS = cython.declare(Int, 2**27)
 @cython.cfunc
 @cython.nogil
 @cython.exceptval(check=False)
-def excess_after(
+def squared_excess_after(
     loads: Matrix, costs: Matrix, budgets: Vector, high: Int, low: Int, sent: Int, taken: Int
 ) -> Int:
     """Return both groups' squared excess after an exchange (item -1: none); -1 over budgets."""
-    after: Int = 0
+    squared_excess: Int = 0
     for r in range(costs.shape[1]):
-        by: Int = 0
+        shift: Int = 0
         if sent >= 0:
-            by += costs[sent, r]
+            shift += costs[sent, r]
         if taken >= 0:
-            by -= costs[taken, r]
-        left, right = loads[high, r] - by, loads[low, r] + by
-        if left > budgets[r] or right > budgets[r]:
+            shift -= costs[taken, r]
+        new_high, new_low = loads[high, r] - shift, loads[low, r] + shift
+        if new_high > budgets[r] or new_low > budgets[r]:
             return -1
-        over: Int = min(max(left - MEAN, 0), _MOST_EXCESS)
-        under: Int = min(max(right - MEAN, 0), _MOST_EXCESS)
-        after += over * over + under * under
-    return after
+        high_excess: Int = min(max(new_high - MEAN, 0), _MOST_EXCESS)
+        low_excess: Int = min(max(new_low - MEAN, 0), _MOST_EXCESS)
+        squared_excess += high_excess * high_excess + low_excess * low_excess
+    return squared_excess
 
 
 @cython.cfunc
 @cython.nogil
 @cython.exceptval(check=False)
-def lower_excess(
+def find_excess_exchange(
     items: Vector, start: Vector, counts: Vector, loads: Matrix, costs: Matrix, budgets: Vector,
     high: Int, low: Int, turn: Int, moves: Flag, candidates: Int,
 ) -> tuple[Int, Int]:  # fmt: skip
@@ -50,7 +50,7 @@ def lower_excess(
 
     As `swap.best_exchange`, of which the squared excess is the measure.
     """
-    best: Int = excess_after(loads, costs, budgets, high, low, -1, -1)
+    best: Int = squared_excess_after(loads, costs, budgets, high, low, -1, -1)
     give: Int = -1
     take: Int = -1
     if best == 0:
@@ -64,7 +64,7 @@ def lower_excess(
         sent = items[first_high + p] if p >= 0 else -1
         for q in range(from_low if p >= 0 else 0, min(counts[low], candidates)):
             taken = items[first_low + q] if q >= 0 else -1
-            after = excess_after(loads, costs, budgets, high, low, sent, taken)
+            after = squared_excess_after(loads, costs, budgets, high, low, sent, taken)
             if 0 <= after < best:
                 best = after
                 give = first_high + p if p >= 0 else -1

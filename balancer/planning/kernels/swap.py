@@ -25,7 +25,7 @@ from . import cython
 
 if not cython.compiled:
     from .arrays import Flag, Int, Matrix, Slots, Vector, Word
-    from .excess import lower_excess
+    from .excess import find_excess_exchange
 
 # The views, in the order of rounds: round % VIEWS is one of these.
 VIEWS = cython.declare(Int, 4)
@@ -85,7 +85,7 @@ def two_ended(
                 bottom, top = find_pair(x, size, turn, mixed, low_end_farther)
                 high, low = active[ends[top]], active[ends[bottom]]
                 if turn >= excess_from:
-                    give, take = lower_excess(
+                    give, take = find_excess_exchange(
                         items, start, counts, loads, costs, budgets, high, low, turn, moves,
                         candidates,
                     )  # fmt: skip

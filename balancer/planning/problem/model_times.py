@@ -6,7 +6,7 @@ from typing import Any
 # A forward, and a backward of twice its operations.
 _PASSES = 3
 _FLOPS_OF_MULTIPLY_ADD = 2
-# A patch attends to those of its image: so many, which are 448 x 448 pixels of Qwen2.5-VL.
+# A patch attends to all patches of its image: 1024, as 448 x 448 pixels are for Qwen2.5-VL.
 IMAGE_PATCHES = 1024
 _INNER = ("intermediate_size", "ffn_dim", "d_ff", "n_inner", "ffn_hidden_size")
 _ACTIVATIONS = ("hidden_act", "hidden_activation", "activation_function")
@@ -16,15 +16,15 @@ _TEXT = ("text_config", "llm_config", "language_config")
 
 
 def time_ns(config: Any) -> dict[str, int]:
-    """Return what `Balance(work=)` takes of times, for a model: give its `model.config`.
+    """Return the times that `Balance(work=)` takes, for a model: give its `model.config`.
 
     Operations of forward and backward at one a nanosecond (10^9 a second): whole numbers, of which
     only the ratios matter to a plan. Names: "tokens"; "attention_pairs", of every position with
     every one, half as many where flash attention leaves out what comes later; and, of a
     vision_config, "tiles" where images have one size, "patches" where they have any (Qwen-VL,
     Pixtral), as those of an image of IMAGE_PATCHES. config: an object or a mapping
-    with Hugging Face's names (hidden_size, num_hidden_layers, ...); of experts those count that a
-    token is sent to. After Narayanan et al. (2021): a multiply-add is two operations, a backward
+    with Hugging Face's names (hidden_size, num_hidden_layers, ...); only those experts count that
+    a token is sent to. After Narayanan et al. (2021): a multiply-add is two operations, a backward
     two forwards. Raises ValueError for a configuration without these names.
 
     >>> shape = {"hidden_size": 8, "num_hidden_layers": 2, "intermediate_size": 16}
@@ -32,20 +32,20 @@ def time_ns(config: Any) -> dict[str, int]:
     {'tokens': 10944, 'attention_pairs': 192}
     """
     text = next((t for name in _TEXT if (t := _get(config, name)) is not None), config)
-    weights, pairs = _layer(text)
+    per_token, per_pair = _count_layer_multiply_adds(text)
     layers = int(_needed(text, "num_hidden_layers"))
-    head = int(_get(text, "vocab_size") or 0) * int(_needed(text, "hidden_size"))
+    output_weights = int(_get(text, "vocab_size") or 0) * int(_needed(text, "hidden_size"))
     flops = _PASSES * _FLOPS_OF_MULTIPLY_ADD
     attention = str(_get(text, "_attn_implementation") or "")
-    pairs = pairs // 2 if attention.startswith("flash") else pairs
+    per_pair = per_pair // 2 if attention.startswith("flash") else per_pair
     times = {
-        "tokens": flops * (layers * weights + head),
-        "attention_pairs": max(1, flops * layers * pairs),
+        "tokens": flops * (layers * per_token + output_weights),
+        "attention_pairs": max(1, flops * layers * per_pair),
     }
     vision = _get(config, "vision_config")
-    if patch := _patch(vision):
+    if patch := _count_patch_operations(vision):
         return times | {"patches": patch}
-    tile = _tile(vision)
+    tile = _count_tile_operations(vision)
     return times | ({"tiles": tile} if tile else {})
 
 
@@ -66,9 +66,9 @@ def known_time_ns(config: Any) -> dict[str, int] | None:
         return None
 
 
-def _layer(config: Any) -> tuple[int, int]:
+def _count_layer_multiply_adds(config: Any) -> tuple[int, int]:
     """Return the multiply-adds of a layer's forward, per token and per pair of positions."""
-    # Qwen2-VL's vision_config calls hidden_size what the language model has
+    # Qwen2-VL's vision_config has its own width as embed_dim; its hidden_size is the text's
     hidden = int(_get(config, "embed_dim") or _needed(config, "hidden_size"))
     heads = int(_get(config, "num_attention_heads") or 1)
     width = heads * int(_get(config, "head_dim") or hidden // heads)
@@ -85,30 +85,30 @@ def _layer(config: Any) -> tuple[int, int]:
     return attention + matrices * hidden * inner, 2 * width
 
 
-def _tile(config: Any) -> int:
+def _count_tile_operations(config: Any) -> int:
     """Return the operations of an encoder's forward and backward on a tile; 0: of no one size."""
     sizes = [_get(config, name) for name in ("image_size", "patch_size", "num_hidden_layers")]
     if config is None or not all(sizes) or not _get(config, "hidden_size"):
         return 0
     side, patch = (max(s) if isinstance(s, list | tuple) else s for s in sizes[:2])
     patches = (int(side) // int(patch)) ** 2
-    weights, pairs = _layer(config)
-    operations = patches * weights + patches * patches * pairs
+    per_token, per_pair = _count_layer_multiply_adds(config)
+    operations = patches * per_token + patches * patches * per_pair
     return _PASSES * _FLOPS_OF_MULTIPLY_ADD * int(sizes[2]) * operations
 
 
-def _patch(config: Any) -> int:
+def _count_patch_operations(config: Any) -> int:
     """Return the operations of an encoder's forward and backward on a patch; 0: it takes tiles."""
     is_pixtral = _get(config, "model_type") == "pixtral"
     layers = _get(config, "depth") or _get(config, "num_hidden_layers")
     if not layers or not (is_pixtral or _get(config, "spatial_merge_size")):
         return 0
-    weights, pairs = _layer(config)
+    per_token, per_pair = _count_layer_multiply_adds(config)
     # Qwen2.5-VL's layers see a window each, but for some
     side = int(_get(config, "window_size") or 0) // int(_needed(config, "patch_size"))
     whole = len(_get(config, "fullatt_block_indexes") or ()) if side else int(layers)
     seen = whole * IMAGE_PATCHES + (int(layers) - whole) * side**2
-    return _PASSES * _FLOPS_OF_MULTIPLY_ADD * (int(layers) * weights + seen * pairs)
+    return _PASSES * _FLOPS_OF_MULTIPLY_ADD * (int(layers) * per_token + seen * per_pair)
 
 
 def _get(config: Any, name: str) -> Any:

@@ -18,13 +18,13 @@ COUNT = 24
 @pytest.fixture
 def measured(monkeypatch: pytest.MonkeyPatch) -> Callable[[], int]:
     """Return what tells how many samples were measured since it was asked last."""
-    found, measure = [0], PlannedReader._measured
+    found, measure = [0], PlannedReader._measure
 
     def counted(reader: PlannedReader, task: Any) -> Measured:
         found[0] += len(task.indexes)
         return measure(reader, task)
 
-    monkeypatch.setattr(PlannedReader, "_measured", counted)
+    monkeypatch.setattr(PlannedReader, "_measure", counted)
 
     def since() -> int:
         count, found[0] = found[0], 0

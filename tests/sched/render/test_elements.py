@@ -3,13 +3,13 @@
 from xml.etree import ElementTree
 
 from counterpoise.sched.render.elements import add, document, new_picture
-from counterpoise.sched.render.palette import theme
+from counterpoise.sched.render.palette import make_theme_css
 
 WORDS = "<b> & \"quoted\" 'words'"
 
 
 def test_words_come_out_as_they_went_in() -> None:
-    picture = new_picture(WORDS, theme({}))
+    picture = new_picture(WORDS, make_theme_css({}))
     add(picture, "text", WORDS, x=0, y=0)
     add(add(picture, "circle", aria_label=WORDS), "title", WORDS)
     root = ElementTree.fromstring(document(picture, 10, 10))

@@ -5,7 +5,14 @@ from itertools import combinations
 
 import pytest
 
-from counterpoise.sched.render.palette import PAINTS, ink, linear, luminance, paint, tint
+from counterpoise.sched.render.palette import (
+    PAINTS,
+    choose_colour,
+    choose_ink,
+    luminance,
+    tint,
+    to_linear_rgb,
+)
 
 MAIN = ("F", "B", "I", "W", "S", "T", "C", "EF", "EB")
 # Machado, Oliveira and Fernandes (2009), severity 1, on linear RGB.
@@ -30,7 +37,7 @@ VISION = {
 
 
 def lab(colour: str, vision: str) -> tuple[float, float, float]:
-    seen = linear(colour)
+    seen = to_linear_rgb(colour)
     red, green, blue = (
         min(1.0, max(0.0, sum(w * c for w, c in zip(row, seen, strict=True))))
         for row in VISION[vision]
@@ -53,7 +60,7 @@ def test_any_two_kinds_differ_for_every_eye(vision: str) -> None:
 @pytest.mark.parametrize("chunk", [0, 1, 2])
 def test_text_on_a_pass_has_the_contrast_that_wcag_asks_for(name: str, chunk: int) -> None:
     fill = tint(PAINTS[name], chunk, 3)
-    dark, light = sorted((luminance(fill), luminance(ink(fill))))
+    dark, light = sorted((luminance(fill), luminance(choose_ink(fill))))
     assert (light + 0.05) / (dark + 0.05) >= 4.5
 
 
@@ -65,4 +72,4 @@ def test_chunks_of_a_kind_differ() -> None:
 
 def test_kinds_of_others_get_colours_of_their_own() -> None:
     names = ("F", "X", "Y")
-    assert paint("X", names) != paint("Y", names)
+    assert choose_colour("X", names) != choose_colour("Y", names)

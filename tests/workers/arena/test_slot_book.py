@@ -14,7 +14,7 @@ def test_a_slot_has_one_user_and_room(seed: int) -> None:
         if used and draw.random() < 0.5:
             number = draw.choice(list(used))
             del used[number]
-            book.drop(number) if draw.random() < 0.1 else book.give(number)
+            book.drop(number) if draw.random() < 0.1 else book.take_back(number)
         else:
             nbytes = int(2 ** draw.uniform(0, 24))
             number, new = book.take(nbytes)
@@ -35,7 +35,7 @@ def test_equal_batches_need_no_more_slots_than_are_in_use() -> None:
     for number in range(100):
         used.append(book.take(100_000 + number)[0])
         if len(used) > 3:
-            book.give(used.pop(0))
+            book.take_back(used.pop(0))
     assert len(book.sizes) == 4
 
 
@@ -66,23 +66,23 @@ def test_batches_of_different_sizes_need_no_new_slots_when_they_come_again(
 
 def _give_all(book: SlotBook, numbers: list[int]) -> None:
     for number in numbers:
-        book.give(number)
+        book.take_back(number)
 
 
 def test_slots_of_a_size_that_is_not_needed_any_more_make_room() -> None:
     book = SlotBook()
     for nbytes in range(100_000, 5_000_000, 100_000):
-        book.give(book.take(nbytes)[0])
+        book.take_back(book.take(nbytes)[0])
         assert sum(book.sizes.values()) <= 2 * slot_size(nbytes)
     assert book.retired
 
 
 def test_slots_are_few_also_where_they_are_small() -> None:
     book = SlotBook()
-    book.give(book.take(1 << 30)[0])
+    book.take_back(book.take(1 << 30)[0])
     nbytes = 1
     while nbytes < 1 << 24:  # of every size there is, each too large for those before
-        book.give(book.take(nbytes)[0])
+        book.take_back(book.take(nbytes)[0])
         nbytes = slot_size(nbytes) + 1
     assert len(book.sizes) == 64
     assert book.retired
@@ -91,18 +91,18 @@ def test_slots_are_few_also_where_they_are_small() -> None:
 def test_the_slot_used_last_comes_first() -> None:
     book = SlotBook()
     first, second = book.take(5_000)[0], book.take(5_000)[0]
-    book.give(first)
-    book.give(second)
+    book.take_back(first)
+    book.take_back(second)
     assert book.take(5_000) == (second, False)
 
 
 def test_a_slot_that_nobody_has_cannot_be_given() -> None:
     book = SlotBook()
     number, _ = book.take(1)
-    book.give(number)
+    book.take_back(number)
     with pytest.raises(ValueError, match="free already"):
-        book.give(number)
+        book.take_back(number)
     with pytest.raises(KeyError):
-        book.give(77)
+        book.take_back(77)
     with pytest.raises(ValueError, match="cannot have 0 bytes"):
         book.take(0)

@@ -17,7 +17,7 @@ from counterpoise.workers.planned.measuring import Measurer
 from counterpoise.workers.sources.cache_files import read_or_remove, write_arrays
 from counterpoise.workers.sources.failures import RETRIES, classify_failure
 from counterpoise.workers.sources.plain import PlainSource
-from counterpoise.workers.tar.shard_files import READ_WHOLE
+from counterpoise.workers.tar.shard_files import LOCAL_WHOLE_BYTES
 from tests.loader import balanced_data as made
 from tests.tars import write_tar
 
@@ -142,7 +142,7 @@ def large_image(kind):
     file, exif = io.BytesIO(), Image.Exif()
     exif[0x0112] = 6
     Image.fromarray(pixels).save(file, kind, **({} if kind == "GIF" else {"exif": exif}))
-    assert file.tell() > READ_WHOLE
+    assert file.tell() > LOCAL_WHOLE_BYTES
     return file.getvalue()
 
 
