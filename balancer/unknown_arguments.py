@@ -17,13 +17,7 @@ def explain_unknown(cls: type[Any], arguments: Mapping[str, Any], words: Mapping
             short = arguments.get(argument)
             form = _expression(home, moved, None if isinstance(short, home) else short)
             return f"{cls.__name__} has no argument {', '.join(moved)}: write {argument}={form}"
-    places = dict.fromkeys(names, "")
-    for argument, home in homes.items():
-        places |= {
-            name: f" of {argument}={home.__name__}(...)"
-            for name in inspect.signature(home).parameters
-            if name not in places
-        }
+    places = _find_places(cls)
     near = get_close_matches(first.lower(), [*places, *words], 1)
     if near and near[0] in words:
         hint = f": write {words[near[0]]}"
@@ -38,6 +32,15 @@ def find_value_classes(cls: type[Any]) -> Mapping[str, type[Any]]:
     """Return the class of the value that an argument of a constructor may be, by the argument."""
     list_classes: Callable[[], Mapping[str, type[Any]]] = getattr(cls, "_value_classes", dict)
     return list_classes()
+
+
+def _find_places(cls: type[Any], form: str = "") -> dict[str, str]:
+    """Return the value that has each argument of a constructor, and of all values in it."""
+    places = dict.fromkeys(inspect.signature(cls).parameters, form and f" of {form.format('...')}")
+    for argument, home in find_value_classes(cls).items():
+        inner = f"{argument}={home.__name__}({{}})"
+        places = {**_find_places(home, form.format(inner) or inner), **places}
+    return places
 
 
 def _has_field(cls: type[Any], name: str) -> bool:

@@ -45,9 +45,8 @@ MISTYPED: dict[str, tuple[Callable[[], object], str]] = {
         lambda: Balance.from_json('{"version": 2, "acumulate": 2}'), "'accumulate'"
     ),
     "an argument": (loader(balence="auto"), "balance="),
-    "an argument of Balance": (
-        loader(layuot="packed"), "layout= of balance=Balance(...)"
-    ),
+    "an argument of Balance": (loader(layuot="packed"), "layout= of balance=Balance(...)"),
+    "a field of its values": (loader(bukets=8), "buckets= of balance=Balance(shapes=Shapes(...))"),
     "what a loss is a mean over": (lambda: scale_loss(NOTHING, None, per="tokens"), "'token'"),
     "a reduction": (lambda: scale_loss(NOTHING, None, reduction="avg_mean"), "'mean'"),
     "a framework": (lambda: framework_rule("lightening"), "'lightning'"),
