@@ -11,7 +11,7 @@ import importlib
 # The names by where they come from; "" for sub-packages themselves.
 _NAMES = {
     "": "balancer loader sched workers",
-    "balancer": "Balance Images Layout PipelineOrder Shapes Work",
+    "balancer": "Balance Images Layout PipelineOrder Shapes Work partition",
     "loader": (
         "BalancedBatchSampler Balancer DataLoader HFProcessor LoaderError OnError Ranks "
         "RemoteDataset StepInfo Topology adapters check_equivalence hf_kwargs scale_loss"

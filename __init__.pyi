@@ -1,7 +1,7 @@
 # The names that __init__.py imports lazily, for editors and type checkers.
 
 from . import balancer, loader, sched, workers
-from .balancer import Balance, Images, Layout, PipelineOrder, Shapes, Work
+from .balancer import Balance, Images, Layout, PipelineOrder, Shapes, Work, partition
 from .loader import (
     BalancedBatchSampler,
     Balancer,
@@ -64,6 +64,7 @@ __all__ = [
     "hf_kwargs",
     "loader",
     "media",
+    "partition",
     "scale_loss",
     "sched",
     "workers",
