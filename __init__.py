@@ -14,7 +14,8 @@ _NAMES = {
     "balancer": "Balance Images Layout PipelineOrder Shapes Work partition",
     "loader": (
         "BalancedBatchSampler Balancer DataLoader HFProcessor LoaderError OnError Ranks "
-        "RemoteDataset StepInfo Topology adapters check_equivalence hf_kwargs scale_loss"
+        "RemoteDataset StepInfo Topology adapters check_equivalence hf_kwargs partition_across "
+        "scale_loss"
     ),
     "workers": (
         "EnergonDataset HFDataset JsonlDataset MDSDataset Mixture ParquetDataset TarDataset "

@@ -16,6 +16,7 @@ from .loader import (
     adapters,
     check_equivalence,
     hf_kwargs,
+    partition_across,
     scale_loss,
 )
 from .workers import (
@@ -65,6 +66,7 @@ __all__ = [
     "loader",
     "media",
     "partition",
+    "partition_across",
     "scale_loss",
     "sched",
     "workers",

@@ -25,6 +25,10 @@ if TYPE_CHECKING:
     from .dataloader import DataLoader as DataLoader
     from .models.kwargs import hf_kwargs as hf_kwargs
     from .on_error import OnError as OnError
+    from .partition_across import (
+        PartitionAcross as PartitionAcross,
+        partition_across as partition_across,
+    )
     from .remote_dataset import RemoteDataset as RemoteDataset
     from .sampler import BalancedBatchSampler as BalancedBatchSampler
     from .step.by_source import loss_by_source as loss_by_source
@@ -47,6 +51,7 @@ _NAMES = {
     ".dataloader": "DataLoader",
     ".models.kwargs": "hf_kwargs",
     ".on_error": "OnError",
+    ".partition_across": "PartitionAcross partition_across",
     ".remote_dataset": "RemoteDataset",
     ".sampler": "BalancedBatchSampler",
     ".step.by_source": "loss_by_source",

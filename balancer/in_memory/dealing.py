@@ -17,7 +17,7 @@ from ..planning.kernels.loops import level_steps
 from ..planning.partition.by_name import assign_in_rows
 from ..planning.problem.loads import budget_array, group_loads, scale_costs
 from ..planning.problem.options import Counts
-from .problem import Float64, KeepGroups, DealingProblem
+from .problem import DealingProblem, Float64, KeepGroups
 
 _SPARE = 4  # free places of a cell for items that move
 # As in partition/level.py, where ranks wait once, and where they wait after each microbatch.

@@ -1,19 +1,26 @@
 """A deal of items to ranks and microbatches as a function of their costs: `cp.partition`."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from itertools import chain, islice
-from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
 from ..near_names import check_name
 from ..planning.kernels.arrays import Int64
 from ..planning.problem.options import Counts, WorkName, is_positive
 from ..planning.problem.values import Work
 from .dealing import deal_padded, deal_to_microbatches, deal_to_ranks
-from .problem import Budgets, Float64, KeepGroups, Numbers, DealingProblem, Remainder, read_problem
+from .problem import (
+    Budgets,
+    DealingProblem,
+    Float64,
+    Ids,
+    KeepGroups,
+    Numbers,
+    Remainder,
+    read_problem,
+)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -49,7 +56,7 @@ def partition(
     costs: Numbers | Mapping[str, Numbers], ranks: int, *, counts: Counts = "equal",
     remainder: Remainder = "keep", budgets: Budgets = None, min_microbatches: int = 1,
     multiple_of: int = 1, work: Work | WorkName | Mapping[str, int] = "packed",
-    loads: Numbers | None = None, groups: Sequence[Any] | npt.ArrayLike | None = None,
+    loads: Numbers | None = None, groups: Ids | None = None,
     keep_groups: KeepGroups = "together", keep_order: bool = False, speeds: Numbers | None = None,
 ) -> Partition:  # fmt: skip
     """Return a deal of items to ranks for even work, and to microbatches within budgets.

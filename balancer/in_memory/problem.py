@@ -21,6 +21,7 @@ from ..planning.problem.work import padded_loads, resource_times, sample_times
 
 Float64 = npt.NDArray[np.float64]
 Numbers = Sequence[float] | npt.ArrayLike
+Ids = Sequence[Any] | npt.ArrayLike
 Budgets = float | Mapping[str, float] | None
 Remainder = Literal["keep", "error", "repeat", "drop"]
 KeepGroups = Literal["together", "spread"]
@@ -64,7 +65,7 @@ class DealingProblem:
 def read_problem(
     costs: Numbers | Mapping[str, Numbers], ranks: int, budgets: Budgets, counts: Counts,
     remainder: Remainder, work: Work | WorkName | Mapping[str, int], loads: Numbers | None,
-    groups: Sequence[Any] | npt.ArrayLike | None, speeds: Numbers | None,
+    groups: Ids | None, speeds: Numbers | None,
 ) -> DealingProblem:  # fmt: skip
     """Return the problem that arguments of `partition` describe; ValueError for wrong ones."""
     columns = costs if isinstance(costs, Mapping) else {LLM: costs}
