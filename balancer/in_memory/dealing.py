@@ -79,29 +79,26 @@ def _place(loads: Int64, counts: Counts, keys: Int64 | None, speeds: Float64) ->
 
     Of those with the fewest items of its key, and, for equal counts, the fewest items.
     """
-    cost = (loads / np.maximum(1, loads.sum(axis=0))).sum(axis=1)
+    cost, ranks = _sum_shares(loads), np.arange(len(speeds))
     order = np.argsort(-cost, kind="stable")
     if keys is not None:
-        # A key's items after each other, so that those that do not divide choose ranks together.
+        # A key's items after each other, those of the key with the largest item first.
         largest = np.zeros(int(keys.max(initial=0)) + 1)
         np.maximum.at(largest, keys, cost)
         order = np.lexsort((-cost, keys, -largest[keys]))
-    rank_of = np.empty(len(cost), dtype=np.int64)
-    held, sizes, ahead = np.zeros(len(speeds)), np.zeros(len(speeds)), np.zeros(len(speeds))
-    key = -1
+    rank_of, of_key = np.empty(len(cost), dtype=np.int64), np.zeros(len(ranks))
+    held, sizes, key = np.zeros(len(ranks)), np.zeros(len(ranks)), -1
     for item in order.tolist():
         if keys is not None and keys[item] != key:
-            key, ahead = keys[item], np.zeros(len(speeds))
-        fewest = (
-            np.flatnonzero(ahead == ahead.min()) if keys is not None else np.arange(len(speeds))
-        )
+            key, of_key = keys[item], np.zeros(len(ranks))
+        fewest = ranks if keys is None else np.flatnonzero(of_key == of_key.min())
         if counts == "equal":
             fewest = fewest[sizes[fewest] == sizes[fewest].min()]
         rank = fewest[np.argmin((held[fewest] + cost[item]) / speeds[fewest])]
         rank_of[item] = rank
         held[rank] += cost[item]
         sizes[rank] += 1
-        ahead[rank] += 1
+        of_key[rank] += 1
     return rank_of
 
 
@@ -178,9 +175,9 @@ def deal_to_microbatches(
     is_fixed = keep_order or problem.config.padded or problem.speeds is not None
     if is_fixed or microbatches == 1:
         return cell_of, microbatches
-    keys = (
-        rank_of if problem.group_of is not None and keep_groups == "together" else problem.group_of
-    )
+    keys = problem.group_of
+    if keys is not None and keep_groups == "together":
+        keys = rank_of
     cells = np.arange(ranks * microbatches).reshape(ranks, microbatches)
     moves = counts == "free"
     cell_of = _exchange(problem.loads, cell_of, cells, moves, costs, budgets, keys, None)
@@ -200,29 +197,29 @@ def _split(
         return _cut_in_order(costs[items], budgets, problem.work[items], microbatches)
     loads = problem.loads[items]
     if problem.config.padded:
-        config = replace(problem.config, ranks=1)
-        grouping = group_padded(config, problem.costs[items], microbatches)
+        grouping = group_padded(
+            replace(problem.config, ranks=1), problem.costs[items], microbatches
+        )
     else:
         table = np.column_stack([costs[items], loads])
         grouping = balanced(table, (*budgets, *(None for _ in loads.T)), microbatches)
-    parts = max(microbatches, grouping.groups)
-    by_load = np.argsort(-_sum_shares(loads, grouping.group_of, parts), kind="stable")
-    return np.argsort(by_load)[grouping.group_of], parts
+    if grouping.groups > microbatches:
+        return items, grouping.groups
+    sums = np.bincount(grouping.group_of, _sum_shares(loads), microbatches)
+    return np.argsort(np.argsort(-sums, kind="stable"))[grouping.group_of], microbatches
 
 
-def _sum_shares(loads: Int64, group_of: Int64, groups: int) -> Float64:
-    """Return each group's load (groups,), its columns in shares of their sums."""
-    sums = group_loads(loads, group_of, groups)
-    return np.asarray((sums / np.maximum(1, loads.sum(axis=0))).sum(axis=1))
+def _sum_shares(loads: Int64) -> Float64:
+    """Return the load of each item (n,): its columns in shares of their sums."""
+    return np.asarray((loads / np.maximum(1, loads.sum(axis=0))).sum(axis=1))
 
 
 def _cut_in_order(
     costs: Int64, budgets: tuple[int | None, ...], work: Float64, microbatches: int
 ) -> tuple[Int64, int]:
     """Cut items, in their order, into runs within budgets of which the largest is smallest."""
-    sums = np.vstack(
-        [np.zeros(costs.shape[1] + 1), np.cumsum(np.column_stack([costs, work]), axis=0)]
-    )
+    table = np.column_stack([costs, work])
+    sums = np.vstack([np.zeros(table.shape[1]), np.cumsum(table, axis=0)])
 
     def cut(top: float) -> list[int]:
         """Return where runs begin, each as long as budgets and a largest work allow."""
@@ -252,10 +249,8 @@ def deal_padded(problem: DealingProblem, least: int, multiple_of: int) -> tuple[
 
     Both stages are one: items of like sizes run side by side, and ranks take what evens them out.
     """
-    config, microbatches = (
-        replace(problem.config, waits="microbatch"),
-        _round_up(least, multiple_of),
-    )
+    config = replace(problem.config, waits="microbatch")
+    microbatches = _round_up(least, multiple_of)
     while True:
         groups = config.ranks * microbatches
         grouping = group_padded(config, problem.costs, groups)

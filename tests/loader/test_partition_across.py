@@ -52,7 +52,7 @@ def test_rows_arrive_as_the_deal_says(pool: Pool, options: dict[str, Any]) -> No
 def _disagree(rank: int) -> list[str]:
     messages = []
     for costs, budgets in (([1, 2], 8 + rank % 2), ([1, 9 + rank], 11)):
-        with pytest.raises(ValueError, match="partition_across|item") as caught:
+        with pytest.raises(ValueError, match=r"partition_across|item") as caught:
             cp.partition_across(costs, budgets=budgets)
         messages.append(str(caught.value))
     return messages
