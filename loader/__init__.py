@@ -25,10 +25,7 @@ if TYPE_CHECKING:
     from .dataloader import DataLoader as DataLoader
     from .models.kwargs import hf_kwargs as hf_kwargs
     from .on_error import OnError as OnError
-    from .partition_across import (
-        PartitionAcross as PartitionAcross,
-        partition_across as partition_across,
-    )
+    from .partition_across import partition_across as partition_across
     from .remote_dataset import RemoteDataset as RemoteDataset
     from .sampler import BalancedBatchSampler as BalancedBatchSampler
     from .step.by_source import loss_by_source as loss_by_source
@@ -39,8 +36,7 @@ if TYPE_CHECKING:
     from .step.ranks import Ranks as Ranks, Topology as Topology
     from .step_loader import StepLoader as StepLoader
 
-# The names by their modules, "" for sub-packages; imported when first used (PEP 562): a loop loads
-# what it uses.
+# The names by their modules, "" for sub-packages; each is imported when it is first used (PEP 562).
 _NAMES = {
     "": "adapters",
     "..balancer.planning.problem.balance": "Balance",
@@ -51,7 +47,7 @@ _NAMES = {
     ".dataloader": "DataLoader",
     ".models.kwargs": "hf_kwargs",
     ".on_error": "OnError",
-    ".partition_across": "PartitionAcross partition_across",
+    ".partition_across": "partition_across",
     ".remote_dataset": "RemoteDataset",
     ".sampler": "BalancedBatchSampler",
     ".step.by_source": "loss_by_source",
