@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     )
     from ..workers.hf_processor.transform import HFProcessor as HFProcessor
     from . import adapters as adapters
+    from .across import partition_across as partition_across
     from .balanced.settings import Balancer as Balancer
     from .collate.equivalence import (
         Equivalence as Equivalence,
@@ -25,7 +26,6 @@ if TYPE_CHECKING:
     from .dataloader import DataLoader as DataLoader
     from .models.kwargs import hf_kwargs as hf_kwargs
     from .on_error import OnError as OnError
-    from .partition_across import partition_across as partition_across
     from .remote_dataset import RemoteDataset as RemoteDataset
     from .sampler import BalancedBatchSampler as BalancedBatchSampler
     from .step.by_source import loss_by_source as loss_by_source
@@ -47,7 +47,7 @@ _NAMES = {
     ".dataloader": "DataLoader",
     ".models.kwargs": "hf_kwargs",
     ".on_error": "OnError",
-    ".partition_across": "partition_across",
+    ".across": "partition_across",
     ".remote_dataset": "RemoteDataset",
     ".sampler": "BalancedBatchSampler",
     ".step.by_source": "loss_by_source",
