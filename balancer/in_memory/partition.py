@@ -2,9 +2,11 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from itertools import chain, islice
+from itertools import pairwise
+from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 
 from ..near_names import check_name
 from ..planning.kernels.arrays import Int64
@@ -116,20 +118,26 @@ def partition(
     indices, is_copy = problem.indices[order], problem.is_copy[order]
     inverse = np.full(problem.items, -1, dtype=np.int64)
     inverse[indices[~is_copy]] = np.flatnonzero(~is_copy)
-    sizes = np.bincount(cell_of, minlength=cells).reshape(ranks, microbatches)
-    indices_left, weights_left = iter(indices.tolist()), iter((1.0 - is_copy).tolist())
-    microbatches_of = [[[*islice(indices_left, size)] for size in rank] for rank in sizes.tolist()]
+    ends = np.cumsum(np.bincount(cell_of, minlength=cells))
+    of_ranks = ends[microbatches - 1 :: microbatches]
+    in_cells = _cut(indices, ends)
     return Partition(
-        ranks=[[*chain(*rank)] for rank in microbatches_of],
-        microbatches=microbatches_of,
+        ranks=_cut(indices, of_ranks),
+        microbatches=[in_cells[k : k + microbatches] for k in range(0, cells, microbatches)],
         inverse=inverse,
         work=amounts,
         imbalance=float(time.max()) / mean if mean else 1.0,
         bound=_bound(problem, counts, keep_groups),
         dropped=tuple(np.flatnonzero(inverse < 0).tolist()),
         repeated=tuple(problem.indices[problem.is_copy].tolist()),
-        weights=[[*islice(weights_left, size)] for size in sizes.sum(axis=1).tolist()],
+        weights=_cut(1.0 - is_copy, of_ranks),
     )
+
+
+def _cut(flat: npt.NDArray[Any], ends: Int64) -> list[list[Any]]:
+    """Return the parts of flat (n,) that end there, as lists."""
+    values, edges = flat.tolist(), [0, *ends.tolist()]
+    return [values[begin:end] for begin, end in pairwise(edges)]
 
 
 def _bound(problem: DealingProblem, counts: Counts, keep_groups: KeepGroups) -> float:
