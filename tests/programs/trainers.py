@@ -67,8 +67,9 @@ def write_data(folder: Path) -> None:
 
 
 def run_watched(
-    command: Sequence[str], data: Path, name: str, program: str, **variables: str
-) -> Run:
+    command: Sequence[str], data: Path, name: str, program: str, *, begun: str = "",
+    **variables: str,
+) -> Run:  # fmt: skip
     """Run a program's command in a folder of its own, with its files and data; return the run.
 
     Args:
@@ -76,9 +77,10 @@ def run_watched(
         data: the folder of model and rows.
         name: of the run, and of its folder beside data.
         program: the folder of its files in tests/programs.
+        begun: the name of a run that this one resumes, in its folder.
         variables: of the environment, besides.
     """
-    folder = make_folder(data, name, program)
+    folder = make_folder(data, begun or name, program)
     return run_program(
         command, folder, name, variables=watched_variables(folder) | variables, launch=False
     )
@@ -87,6 +89,8 @@ def run_watched(
 def make_folder(data: Path, name: str, program: str) -> Path:
     """Return a folder beside the data's, with a program's files and the data."""
     folder = data.parent / name
+    if folder.exists():  # a run is resumed where it was begun
+        return folder
     shutil.copytree(PROGRAMS / program, folder)
     for path in data.iterdir():
         (folder / path.name).symlink_to(path)

@@ -29,14 +29,14 @@ def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-def run_axolotl(data: Path, name: str, *plugins: str, more: str = "") -> Run:
+def run_axolotl(data: Path, name: str, *plugins: str, more: str = "", begun: str = "") -> Run:
     """Run Axolotl on two CPU ranks with plugins, and more lines in its yaml."""
     text = (PROGRAMS / PROGRAM / "train.yaml").read_text()
     settings = f"{text}plugins: [{', '.join(('on_cpu.OnCpu', *plugins))}]\n{more}"
     (data / f"{name}.yaml").write_text(settings)
-    command = ("axolotl", "train", f"{name}.yaml", "--launcher", "torchrun", *TWO_RANKS)
+    command = ("axolotl", "train", str(data / f"{name}.yaml"), "--launcher", "torchrun", *TWO_RANKS)
     variables = {"ACCELERATE_USE_CPU": "true", "AXOLOTL_DO_NOT_TRACK": "1"}
-    return run_watched(command, data, name, PROGRAM, **variables)
+    return run_watched(command, data, name, PROGRAM, begun=begun, **variables)
 
 
 class TestAxolotl(TrainerChecks):
@@ -68,7 +68,9 @@ class TestAxolotlByTokens(ResumedChecks):
         ours = run_axolotl(data, "balanced", "balanced_tokens.Balanced")
         saved = data.parent / "balanced" / "out" / f"checkpoint-{SAVED}"
         more = f"resume_from_checkpoint: {saved}\n"
-        resumed = run_axolotl(data, "resumed", "balanced_tokens.Balanced", more=more)
+        resumed = run_axolotl(
+            data, "resumed", "balanced_tokens.Balanced", more=more, begun="balanced"
+        )
         return Runs(plain, ours, resumed)
 
     def test_it_takes_six_lines(self) -> None:

@@ -35,7 +35,7 @@ def runs(data: Path) -> Runs:
     ours = run_watched(OURS, data, "ours", PROGRAM)
     saved = data.parent / "ours" / "out" / f"checkpoint-{SAVED}"
     again = (*OURS, f"resume_from_checkpoint={saved}")
-    return Runs(plain, ours, run_watched(again, data, "resumed", PROGRAM))
+    return Runs(plain, ours, run_watched(again, data, "resumed", PROGRAM, begun="ours"))
 
 
 class TestLlamaFactory(ResumedChecks):

@@ -34,7 +34,7 @@ def runs(data: Path) -> Runs:
     ours = run_watched(OURS, data, "ours", PROGRAM, **two)
     saved = data.parent / "ours" / "out" / f"checkpoint-{SAVED}"
     again = (*OURS, "--resume_from_checkpoint", str(saved))
-    return Runs(plain, ours, run_watched(again, data, "resumed", PROGRAM, **two))
+    return Runs(plain, ours, run_watched(again, data, "resumed", PROGRAM, begun="ours", **two))
 
 
 class TestSwift(ResumedChecks):

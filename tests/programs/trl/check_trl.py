@@ -31,7 +31,9 @@ def run_script(data: Path, script: str) -> Runs:
     plain = run_watched(command, data, f"{script}-plain", PROGRAM)
     ours = run_watched(command, data, f"{script}-ours", PROGRAM, BALANCED="1")
     saved = str(data.parent / f"{script}-ours" / "out" / f"checkpoint-{SAVED}")
-    again = run_watched((*command, saved), data, f"{script}-resumed", PROGRAM, BALANCED="1")
+    again = run_watched(
+        (*command, saved), data, f"{script}-resumed", PROGRAM, begun=f"{script}-ours", BALANCED="1"
+    )
     return Runs(plain, ours, again)
 
 
