@@ -128,7 +128,8 @@ def _exchange(
         keys = np.append(keys, -1 - np.arange(ranks))
         cell_of = np.append(cell_of, groups + np.arange(ranks))
         contests = np.concatenate([contests, contests + groups], axis=3)
-    limits, tight = np.column_stack([costs, keys]), np.append(budget_array(budgets), 0)
+    limits = np.ascontiguousarray(np.column_stack([costs, keys]))
+    tight = np.append(budget_array(budgets), 0)
     slots = make_slots(limits, cell_of, contests.size, _SPARE if moves else 0)
     # A cell is said to hold nothing of keys, and may get no more, nor lose less: then no item
     # leaves it but for one of the same key.
