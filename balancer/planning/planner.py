@@ -190,11 +190,6 @@ class Planner:
                 "shorten the sample, or use oversize 'alone' or 'refuse'",
             )
 
-    def _keys(self, all_costs: Int64) -> Int64 | None:
-        """Return what samples of a microbatch have alike (n,), None for nothing."""
-        name = self.config.bucket_by
-        return None if name is None else all_costs[:, self.config.resources.index(name)]
-
     def _group(self, window: Window, costs: Int64, all_costs: Int64) -> StepGroups:
         """Return the groups of every step of the window, by the configured mode.
 
@@ -202,10 +197,10 @@ class Planner:
         """
         config = self._balanced
         seed = derive_seed(config.seed, window.epoch, window.start)
-        keys = self._keys(all_costs)
-        if keys is not None and len(keys):
+        if config.bucket_by is not None and len(costs):
             from .steps_by_shape import group_shapes  # here: few plans use it
 
+            keys = all_costs[:, self.config.resources.index(config.bucket_by)]
             return group_shapes(config, costs, keys, seed, window.last)
         if config.mode == "epoch" and len(costs):
             return group_epoch(config, costs, seed)
@@ -253,9 +248,9 @@ class Planner:
             group_of = match_rows(self._balanced, costs, has, group_of, cells)
         # Exchanges even out the ranks, where groups are ours to change.
         is_ours = config.grouping == "balanced" and config.partition == "multi_resource"
-        if is_ours and not self._balanced.plans_rows and cells:
-            keys = self._keys(all_costs)
-            group_of = level(self._balanced, costs, group_of, np.stack(cells), has, keys)
+        is_ours = is_ours and not self._balanced.plans_rows and config.bucket_by is None
+        if is_ours and cells:
+            group_of = level(self._balanced, costs, group_of, np.stack(cells), has)
         if self._order_ranks is not None:
             from .ordering.by_config import ordered_loads
 

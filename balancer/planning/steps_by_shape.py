@@ -5,8 +5,9 @@ none. So a shape's samples are spread evenly over the microbatches that they nee
 have room for more microbatches, the shapes with the largest get them. Then microbatches of like
 work, whatever their shapes, form a step: side by side no rank waits long for another.
 
-A step is made for a number of microbatches, not for a number of ranks: which samples it holds is
-the same for 8 ranks x 4 microbatches and for 32 ranks.
+A step is made for a number of microbatches, not for a number of ranks: its microbatches are the
+same for 8 ranks x 4 and for 32 ranks. So no samples are exchanged when it is known which run side
+by side, as they are in other plans: most samples of a shape cost the same, and none may leave it.
 """
 
 import heapq

@@ -24,15 +24,13 @@ _NEAR, _NEAR_ONCE = 8, 11  # what is above the mean by a part in 2**8, or in 2**
 
 
 def level(
-    config: PlanConfig, costs: Int64, group_of: Int64, cells: Int64, has: Mask | None = None,
-    keys: Int64 | None = None,
-) -> Int64:  # fmt: skip
+    config: PlanConfig, costs: Int64, group_of: Int64, cells: Int64, has: Mask | None = None
+) -> Int64:
     """Return group_of (n,) after exchanges that even out ranks for config.waits, within budgets.
 
     costs (n, resources); cells (steps, ranks, accumulate): the group that each rank runs when; a
     sample in no group (-1) stays there. has (n,): which samples have what cells without it must not
-    get, and the others not lose. keys (n,): only samples of one key are exchanged. Research of this
-    project; no bound proven.
+    get, and the others not lose. Research of this project; no bound proven.
     """
     if cells.shape[1] < 2:
         return group_of
@@ -41,14 +39,8 @@ def level(
         return group_of
     groups = 1 + max(int(group_of.max(initial=-1)), int(cells.max(initial=-1)))
     small, tight = scale_costs(costs[inside], budget_array(config.budgets), cells.size)
-    if keys is None:
-        has = None if has is None else has[inside]
-        slots, limited, tight = _slots(config, small, tight, group_of[inside], groups, has)
-    else:
-        # A column more, of which no microbatch may get more, nor less; so no sample moves alone.
-        limited, tight = np.column_stack([small, keys[inside]]), np.append(tight, 0)
-        slots = make_slots(limited, group_of[inside], groups, spare=0)
-        slots.loads[:, -1] = 0
+    has = None if has is None else has[inside]
+    slots, limited, tight = _slots(config, small, tight, group_of[inside], groups, has)
     if config.buckets:
         loads = group_loads(costs, group_of, groups)
         slots.loads[:, : costs.shape[1]] += _above_buckets(config, loads, tight)

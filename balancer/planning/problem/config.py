@@ -139,6 +139,11 @@ class PlanConfig:
         """
         rows = accumulate_from if balance.accumulate == "auto" else balance.accumulate
         size = samples_per_step or balance.samples_per_step or ranks * rows * (batch_size or 1)
+        if balance.bucket_by not in (None, *resources):
+            raise ValueError(
+                f"bucket_by is {balance.bucket_by!r}, but samples cost {', '.join(resources)}: let "
+                f"cost= or probe() give {balance.bucket_by}, a number for each shape"
+            )
         padding, pipeline = balance.padding, ""
         if (order := as_pipeline(balance.pipeline)) is not None:
             from .pipeline_costs import read_costs  # here: most plans have no pipeline
@@ -188,7 +193,6 @@ class PlanConfig:
             ("time_ns", [name for name, _ in self.time_ns], timed),
             ("padded", self.padded, resources),
             ("all_or_none", [self.all_or_none] if self.all_or_none else [], resources),
-            ("bucket_by", [self.bucket_by] if self.bucket_by else [], resources),
         ):
             if unknown := [name for name in names if name not in allowed]:
                 yield f"{option} names {unknown[0]}, but samples cost {', '.join(allowed)}"
@@ -246,7 +250,7 @@ class PlanConfig:
     def only(self, columns: tuple[int, ...]) -> "PlanConfig":
         """Return the configuration with some of the resources, by their numbers.
 
-        Without all_or_none and bucket_by, and for samples that are padded already.
+        Without all_or_none, and for samples that are padded already.
         """
         names = tuple(self.resources[k] for k in columns)
         return replace(
@@ -255,7 +259,6 @@ class PlanConfig:
             budgets=tuple(self.budgets[k] for k in columns),
             padded=tuple(name for name in self.padded if name in names),
             all_or_none=None,
-            bucket_by=None,
             multiples=(),
             buckets=tuple((name, sizes) for name, sizes in self.buckets if name in names),
             time_ns=tuple(
@@ -275,7 +278,7 @@ class PlanConfig:
             self.padded_columns,
             tuple((self.resources.index(name), size) for name, size in self.multiples),
             tuple((self.resources.index(name), size) for name, size in self.buckets),
-            (self.resources.index(self.bucket_by),) if self.bucket_by else (),
+            tuple(k for k, name in enumerate(self.resources) if name == self.bucket_by),
         )
 
     @property
@@ -348,9 +351,9 @@ class PlanConfig:
 
     @property
     def step_digest(self) -> str:
-        """32 hex digits that change whenever the samples of a step could.
+        """32 hex digits that change whenever a step's microbatches could.
 
-        Under bucket_by these depend on a step's microbatches, not on how many ranks they are for.
+        Under bucket_by they depend on how many there are, not on how many ranks these are for.
         """
         if self.bucket_by is None:
             return self.digest()

@@ -155,6 +155,7 @@ def contradictions(rules: Any) -> Iterator[str]:
         )
     # Where the number of samples decides what a step holds, budgets need not.
     is_sized = grouping in ("fixed", "auto") or rules.is_padded or counts == "equal"
+    is_sized = is_sized or (rules.bucket_by is not None and mode == "window")
     if mode != "exact" and not (rules.limited or is_sized):
         yield (
             f"mode {mode!r} needs a budget, such as budgets={{'tokens': 4096}}: "
@@ -233,7 +234,7 @@ def _against_bucket_by(rules: Any) -> Iterator[str]:
         "all_or_none": rules.all_or_none is not None,
     }  # fmt: skip
     for option in (name for name, is_asked in mixing.items() if is_asked):
-        yield f"{says}and {option} is for microbatches of many shapes: leave {option} out"
+        yield f"{says}and {option} is for microbatches of many shapes: leave one of them out"
 
 
 def list_padded(work: str | None, resources: tuple[str, ...]) -> tuple[str, ...]:
