@@ -23,15 +23,16 @@ import torch
 LIMIT_S = 500.0
 TORCHRUN = (sys.executable, "-P", "-m", "torch.distributed.run", "--standalone")
 # Fields of a line "batch" that say what a microbatch costs.
-Measure = Callable[[Mapping[str, Any]], float]
+Line = Mapping[str, Any]
+Measure = Callable[[Line], float]
 
 
-def slots(batch: Mapping[str, Any]) -> float:
+def slots(batch: Line) -> float:
     """Return the elements of a microbatch's tensor, with padding."""
     return float(batch["slots"])
 
 
-def tokens(batch: Mapping[str, Any]) -> float:
+def tokens(batch: Line) -> float:
     """Return the tokens of a microbatch, without padding."""
     return float(sum(batch["lengths"]))
 
@@ -120,6 +121,7 @@ def run_program(
     environment = os.environ | {
         "RECORD": str(folder / name), "CUDA_VISIBLE_DEVICES": "", "OMP_NUM_THREADS": "1",
         "HF_HUB_OFFLINE": "1", "WANDB_MODE": "disabled", "TOKENIZERS_PARALLELISM": "false",
+        "TORCH_COMPILE_DISABLE": "1", "PYTHONDONTWRITEBYTECODE": "",  # imports are half of the time
         **(variables or {}),
     }  # fmt: skip
     log = folder / f"{name}.log"
@@ -242,3 +244,8 @@ def need_source(path: str) -> Path:
     if not source.exists():
         pytest.skip(f"there is no {source}")
     return source
+
+
+def add_to_path(folder: Path) -> dict[str, str]:
+    """Return the variables of an environment in which modules of a folder can be imported."""
+    return {"PYTHONPATH": os.pathsep.join((os.environ["PYTHONPATH"], str(folder)))}
