@@ -117,28 +117,24 @@ def _exchange(
     work, _ = scale_costs(loads, budget_array((None,) * loads.shape[1]), groups)
     if loads.shape[1] > 1:
         work = np.column_stack([work, work.sum(axis=1)])
-    # A cell is said to hold nothing of a key and of its opposite, and may get no more of either:
-    # then no item leaves it but for one of the same key.
-    keys = np.zeros(len(loads), dtype=np.int64) if keys is None else keys + 1
-    limits = np.column_stack([costs, keys, -keys])
-    tight = np.append(budget_array(budgets), (0, 0))
-    contests = cells.T[None, :, :, None]
-    is_keyed = bool(keys.any())
+    contests, free = cells.T[None, :, :, None], keys is None
+    keys = np.ones(len(loads), dtype=np.int64) if keys is None else keys + 1
     if speeds is not None:
-        # Slower ranks hold from the start what faster ones do more: an item in a second cell of
-        # each rank, which by its key stays where it is.
+        # Slower ranks hold from the start what faster ones do more: in a second cell of each rank,
+        # an item of a key of its own, below all others, which so stays where it is.
         ahead = np.rint((speeds.max() - speeds) * (work[:, -1].sum() / ranks)).astype(np.int64)
         work = np.vstack([work, np.repeat(ahead[:, None], work.shape[1], axis=1)])
-        number = np.append(np.ones(len(loads), dtype=np.int64), 2 + np.arange(ranks))
-        limits = np.vstack([limits, np.zeros((ranks, limits.shape[1]), dtype=np.int64)])
-        limits = np.column_stack([limits, number, -number])
-        tight = np.append(tight, (0, 0))
+        costs = np.vstack([costs, np.zeros((ranks, costs.shape[1]), dtype=np.int64)])
+        keys = np.append(keys, -1 - np.arange(ranks))
         cell_of = np.append(cell_of, groups + np.arange(ranks))
         contests = np.concatenate([contests, contests + groups], axis=3)
-    limits = np.ascontiguousarray(limits)
+    limits = np.ascontiguousarray(np.column_stack([costs, keys]))
+    tight = np.append(budget_array(budgets), 0)
     slots = make_slots(limits, cell_of, contests.size, _SPARE if moves else 0)
-    slots.loads[:, costs.shape[1] :] = 0
-    slots.loads[:groups, costs.shape[1] + 2 * is_keyed :] = _LOOSE
+    # A cell is said to hold nothing of keys, and may get no more, nor lose less: then no item
+    # leaves it but for one of the same key.
+    slots.loads[:, -1] = 0
+    slots.loads[: groups * free, -1] = _LOOSE
     last = work.shape[1]
     turns = [(column, 0, column + 1) for column in range(last)] + [(last - 1, last - 1, last)]
     turns, effort = (turns * 2, _EACH) if cells.shape[1] > 1 else (turns, _ONCE)

@@ -124,7 +124,7 @@ def observe_trainer() -> None:
     torch.serialization.register_package(
         9, lambda _: None, lambda storage, at: storage if at.startswith("cpu:") else None
     )
-    train, evaluate, log = Trainer.training_step, Trainer.prediction_step, Trainer.log
+    train, evaluate, log = Trainer.training_step, Trainer.evaluation_loop, Trainer.log
 
     @functools.wraps(train)
     def training_step(self: Any, model: Any, inputs: Any, *args: Any, **named: Any) -> Any:
@@ -141,9 +141,19 @@ def observe_trainer() -> None:
         return loss
 
     @functools.wraps(evaluate)
-    def prediction_step(self: Any, model: Any, inputs: Any, *args: Any, **named: Any) -> Any:
-        note_evaluation(self.state.global_step, inputs["input_ids"], inputs.get("attention_mask"))
-        return evaluate(self, model, inputs, *args, **named)
+    def evaluation_loop(self: Any, *args: Any, **named: Any) -> Any:
+        predict = self.prediction_step  # of a subclass, such as TRL's
+
+        def note_and_predict(model: Any, inputs: Any, *more: Any, **options: Any) -> Any:
+            mask = inputs.get("attention_mask")
+            note_evaluation(self.state.global_step, inputs["input_ids"], mask)
+            return predict(model, inputs, *more, **options)
+
+        self.prediction_step = note_and_predict
+        try:
+            return evaluate(self, *args, **named)
+        finally:
+            del self.prediction_step
 
     @functools.wraps(log)
     def log_and_note(self: Any, logs: dict[str, Any], *args: Any, **named: Any) -> Any:
@@ -154,7 +164,7 @@ def observe_trainer() -> None:
             note("evaluated", step=self.state.global_step, loss=float(logs["eval_loss"]))
         return log(self, logs, *args, **named)
 
-    Trainer.training_step, Trainer.prediction_step = training_step, prediction_step
+    Trainer.training_step, Trainer.evaluation_loop = training_step, evaluation_loop
     Trainer.log = log_and_note
 
 

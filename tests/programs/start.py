@@ -15,7 +15,8 @@ if __name__ == "__main__":
     for module in filter(None, modules.split(",")):
         import_module(module)
     if Path(target).is_file():
-        sys.path.insert(0, str(Path(target).resolve().parent))  # as python does for a script
+        sys.path.insert(0, str(Path(target).resolve().parent))  # as `python SCRIPT` does
         runpy.run_path(target, run_name="__main__")
     else:
+        sys.path.insert(0, str(Path.cwd()))  # as `python -m MODULE` does
         runpy.run_module(target, run_name="__main__", alter_sys=True)

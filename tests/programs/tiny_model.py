@@ -12,11 +12,9 @@ CHATML = (
 WORDS = ["a", "cat", "saw", "two", "red", "birds", "over", "the", "old", "mill", "rain", "fell"]
 
 
-def write_model(folder: Path, *, vocabulary: int = 512) -> None:
-    """Write config, weights (float32, seed 0) and tokenizer of a small Qwen2 to a folder."""
-    import torch
+def train_tokenizer(vocabulary: int = 512) -> Any:
+    """Return a tokenizer of the package tokenizers: bytes, and merges of a few words."""
     from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
-    from transformers import PreTrainedTokenizerFast, Qwen2Config, Qwen2ForCausalLM
 
     raw: Any = Tokenizer(models.BPE())
     raw.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
@@ -26,9 +24,19 @@ def write_model(folder: Path, *, vocabulary: int = 512) -> None:
         show_progress=False, initial_alphabet=pre_tokenizers.ByteLevel.alphabet(),
     )  # fmt: skip
     raw.train_from_iterator([" ".join(WORDS), "user assistant system row"] * 4, trainer)
+    return raw
+
+
+def write_model(folder: Path, *, vocabulary: int = 512) -> None:
+    """Write config, weights (float32, seed 0) and tokenizer of a small Qwen2 to a folder."""
+    import torch
+    from transformers import PreTrainedTokenizerFast, Qwen2Config, Qwen2ForCausalLM
+
     tokenizer = PreTrainedTokenizerFast(
-        tokenizer_object=raw, eos_token="<|im_end|>", pad_token="<|endoftext|>"
-    )
+        tokenizer_object=train_tokenizer(vocabulary),
+        eos_token="<|im_end|>",
+        pad_token="<|endoftext|>",
+    )  # fmt: skip
     tokenizer.chat_template = CHATML
     tokenizer.save_pretrained(folder)
     torch.manual_seed(0)
