@@ -28,6 +28,7 @@ BENCHES = {
         "planning.picture", "A step of 8 ranks, random and balanced, drawn for the README.",
     ),
     "published": ("planning.published", "Epochs of published samplers' plans, beside ours."),
+    "rollouts": ("planning.rollouts", "Rollouts dealt to ranks and microbatches, beside verl's."),
     "row_groups": ("loading.row_groups", "Samples of parquet files, by the size of row groups."),
     "runtime": (
         "runtime.command", "The pipeline runtime against torch's, and against the simulator.",

@@ -38,7 +38,7 @@ logger = logging.getLogger(__name__)
 # Reading a few hundred samples is over within so long.
 FOUND_S = 1800.0
 # Attributes that are learned after a loader was made: costs and work, and a framework's ways.
-LEARNED = ("_balance", "_choice", "_model_times", "_model", "_has_told")
+LEARNED = ("_balance", "_choice", "_model_times", "_model", "_means", "_has_told")
 
 
 class LateAutoLoader(LateBalancedLoader):
@@ -58,6 +58,7 @@ class LateAutoLoader(LateBalancedLoader):
         self._choice: Choice | None = None
         self._model_times: Mapping[str, int] | None = None
         self._model = ""
+        self._means: str | None = None
         self._has_told = False
 
     def get_at_resume(self, state: Any = None) -> BalancedLoader:
@@ -82,11 +83,15 @@ class LateAutoLoader(LateBalancedLoader):
             setattr(self, name, value)
         super().restore(snapshot)
 
-    def adopt(self, accumulate: int = 1, counts: Counts | None = None) -> None:
+    def adopt(
+        self, accumulate: int = 1, counts: Counts | None = None, means: str | None = None
+    ) -> None:
         """Take what a framework says where the user has not; before the first batch.
 
-        accumulate: the microbatches of a step in this process; counts: None leaves them.
+        accumulate: the microbatches of a step in this process; counts: None leaves them. means:
+        what equal counts do to its losses, "" for nothing; None leaves it to `warn_of_means`.
         """
+        self._means = means if means is not None else self._means
         played = self._ranks.virtual or 1
         rows = accumulate // played if accumulate % played == 0 else 1
         balance = self._balance
@@ -130,7 +135,7 @@ class LateAutoLoader(LateBalancedLoader):
             count = None if whole.source is None else epoch_samples(whole.source, terms.shuffle)
             whose = self._model if balance.time_ns and self._balance.time_ns is None else ""
             tell(logger, start_line(choice, plan, forecast, count, self._batch_size, whose))
-            warn_of_means(choice, balance)
+            warn_of_means(choice, balance, self._means)
             self._has_told = True
         settings = replace(
             whole,
@@ -278,21 +283,22 @@ def _unit(choice: Choice, resource: str) -> str:
     return resource if resource == LLM or unit in ("tiles", resource) else f"{unit} of {resource}"
 
 
-def warn_of_means(choice: Choice, balance: Balance) -> None:
+def warn_of_means(choice: Choice, balance: Balance, means: str | None = None) -> None:
     """Warn where a mean over a microbatch's tokens weighs short samples more.
 
     That is where tokens are padded, or texts of which they are made; others only if samples have
-    labels for each of their parts.
+    labels for each of their parts. means: what a framework knows of that, "" for no such loss.
     """
     costs = choice.found_costs
     texts = [cost.name for cost in costs.found if cost.field.is_text] if costs else []
     has_tokens = {LLM, *texts} & {*choice.padded} or LABEL_TOKENS in choice.resources
-    if balance.counts == "free" or not (choice.padded and has_tokens):
+    if balance.counts == "free" or means == "" or not (choice.padded and has_tokens):
         return
-    logger.warning(
+    own_loop = (
         "microbatches have samples of like lengths and equal counts: a loss that is a mean over a "
         "microbatch's tokens weighs the tokens of short samples more; exact is the sum of losses "
         "in `for batch, info in loader.with_info(): cp.scale_loss(loss_sum, info).backward()`, "
         'with Balance("auto", counts="free") if you like; Fabric takes with_info(), too: '
         "fabric.setup_dataloaders(loader.with_info())"
     )
+    tell(logger, means or own_loop, logging.WARNING)

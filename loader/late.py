@@ -79,7 +79,9 @@ class LateBalancedLoader:
             self.made.close()
             self._epoch, self.made = self.made.next_epoch, None
 
-    def adopt(self, accumulate: int = 1, counts: Counts | None = None) -> None:
+    def adopt(
+        self, accumulate: int = 1, counts: Counts | None = None, means: str | None = None
+    ) -> None:
         """Take what a framework says where the user has not: that is with balance="auto" only."""
 
     def adopt_times(self, times: Mapping[str, int], model: str) -> None:

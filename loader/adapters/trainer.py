@@ -10,7 +10,6 @@ before the plan is made: then it takes max_steps for it, and begins at epoch 0 w
 loader's own count is right, and goes on by itself.
 """
 
-import copy
 import functools
 import inspect
 import json
@@ -19,7 +18,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-import torch
+from torch.utils.data import IterableDataset
 
 from ...balancer.planning.problem.model_times import known_time_ns
 from ..models.kwargs import NEEDED, hf_kwargs, holds_nothing, is_packed, unwrapped
@@ -35,11 +34,13 @@ from .accelerate import (
 from .accumulation import check_accumulation
 from .next_token import shifts_labels
 from .trainer_arguments import check_is_ours, check_loading, check_said, check_strategy
+from .trainer_loader import make_loader
+from .trainer_loss import FoundLoss, explain_unnormalised, find_loss, measure_loss
 
 logger = logging.getLogger(__name__)
 LEDGER = "counterpoise ledger"
-# Losses in bfloat16 are rounded, and a router's loss (MoE) is added undivided.
-CLOSE = 0.05
+# What is put in place of a trainer's own, and taken back before another loader is attached.
+PATCHED = ("log", "get_batch_samples", "compute_loss")
 # Fields of a packed batch that are for the loop, and no model's unless its forward() names them.
 OF_THE_LOOP = (
     *NEEDED, "cu_seq_lens_padded", "pad_sequences", "images_per_sample", "videos_per_sample",
@@ -47,8 +48,19 @@ OF_THE_LOOP = (
 )  # fmt: skip
 
 
-def attach_trainer(trainer: Any, loader: Any, eval_loader: Any = None) -> Any:
+def attach_trainer(
+    trainer: Any, loader: Any = None, eval_loader: Any = None, *, balance: Any = "auto",
+    cost: Any = None,
+) -> Any:  # fmt: skip
     """Make a transformers.Trainer train on a loader, evaluate on another, and return the trainer.
+
+    Without a loader one is made whenever Trainer asks: with the columns, the collator, the batch
+    size, the order and the workers that get_train_dataloader() would have had, overridden or not,
+    and with `balance` and `cost` as in DataLoader. What it would refuse is refused at this call.
+    The seed of the order is data_seed, or seed. Costs come from args.length_column_name, which is
+    compared with the first samples; else balance="auto" finds them in the samples, or in the
+    batches where the collator makes the tokens. Whether losses are divided by the label tokens of
+    the step is measured: where they are not, counts are equal, and a warning says what that does.
 
     A balanced loader is used as it is, its ledger is saved in and loaded from checkpoints; a plain
     one, and `eval_loader`, are sharded as by accelerate and keep our workers. Packed batches get
@@ -63,49 +75,105 @@ def attach_trainer(trainer: Any, loader: Any, eval_loader: Any = None) -> Any:
     Raises ValueError for arguments of loading (batch size, workers, drop_last) that say other than
     the loader, for gradient_accumulation_steps that is not its accumulate, for a
     train_sampling_strategy other than the loader's order, for a get_train_dataloader of the
-    trainer's class, for TRL's packing, for a loss that is not normalised by the tokens of the whole
-    step (measured at the first microbatch, by two more calls of compute_loss), for a model that
-    mixes packed samples, for a balanced or packed eval_loader, and in modes "window" and "epoch"
-    for TrainingArguments without max_steps.
+    trainer's class beside a loader, for packing, for a loss that is not normalised by the tokens of
+    the whole step (measured at the first microbatch, by two more calls of compute_loss), for a
+    model that mixes packed samples, for a balanced or packed eval_loader, and in modes "window" and
+    "epoch" for TrainingArguments without max_steps. Without a loader also for samplers, streams,
+    several GPUs in one process and parallel ranks that no plan follows.
     """
+    if loader is None:
+        return _attach_made(trainer, eval_loader, balance, cost)
+    if balance != "auto" or cost is not None:
+        raise ValueError(
+            "balance and cost are for the loader that attach_trainer makes, and it is given one: "
+            "give them to that DataLoader, or leave the loader"
+        )
     check_is_ours(loader, "attach_trainer")
+    _check_labels(loader)
+    check_strategy(trainer, loader)
+    if eval_loader is not None:
+        _attach_evaluation(trainer, eval_loader)
+    feed = _use(trainer, loader)
+    trainer.get_train_dataloader = lambda: feed
+    return trainer
+
+
+def _attach_made(trainer: Any, eval_loader: Any, balance: Any, cost: Any) -> Any:
+    """Let a trainer make a loader of ours whenever it asks for its own."""
+    check_strategy(trainer)
+    get_own = trainer.get_train_dataloader
+    before = {name: vars(trainer)[name] for name in PATCHED if name in vars(trainer)}
+    callbacks = trainer.callback_handler.callbacks
+
+    def make() -> Any:
+        made = make_loader(trainer, get_own, balance, cost)
+        _check_labels(made)
+        return made
+
+    def get_train_dataloader(*_: Any, **__: Any) -> Any:  # ms-swift says how many to skip
+        for name in PATCHED:
+            vars(trainer).pop(name, None)
+        vars(trainer).update(before)
+        callbacks[:] = [callback for callback in callbacks if not hasattr(callback, "ledger_of")]
+        made = make()
+        is_auto = made.is_balanced and made._arguments.balance.grouping == "auto"
+        return _use(trainer, made, find_loss(trainer, made) if is_auto else FoundLoss(""))
+
+    made = make()  # what is refused then, is refused now
+    if eval_loader is not None:
+        _attach_evaluation(trainer, eval_loader)
+    trainer.args.ignore_data_skip |= made.is_balanced  # the ledger says where to go on
+    trainer.get_train_dataloader = get_train_dataloader
+    return trainer
+
+
+def _check_labels(loader: Any) -> None:
     if not shifts_labels(loader):
         raise ValueError(
             "Layout(..., shift_labels=False) says that labels are the next tokens already, and "
             "models of transformers shift them inside: give labels that stand at their own tokens "
             "(labels = input_ids) and leave shift_labels, or a loop of your own"
         )
-    check_strategy(trainer, loader)
-    if eval_loader is not None:
-        _attach_evaluation(trainer, eval_loader)
+
+
+def _use(trainer: Any, loader: Any, loss: FoundLoss | None = None) -> Any:
+    """Return what Trainer is to iterate over for a loader, and prepare the trainer for it.
+
+    loss: of a loader that was made here, how the trainer's losses are divided.
+    """
     if not loader.is_balanced:
-        check_loading(trainer, loader, loader.batch_size)
+        if loss is None:
+            check_loading(trainer, loader, loader.batch_size)
         _give_packed(trainer, loader)
-        prepared = prepare_accelerate(trainer.accelerator, loader)
-        trainer.get_train_dataloader = lambda: prepared
+        is_stream = isinstance(loader.dataset, IterableDataset)
+        is_split = loss is not None and is_stream and trainer.args.world_size > 1
+        feed = loader if is_split else prepare_accelerate(trainer.accelerator, loader)
         _log_stats(trainer, loader)
-        return trainer
-    normalises = _explain_unnormalised(trainer) == ""
+        return feed
+    undivided = explain_unnormalised(trainer) if loss is None else loss.undivided
     adopt_loop(loader, trainer.args.gradient_accumulation_steps)
-    adopt_model(loader, trainer.model, normalises)
+    adopt_model(loader, trainer.model, not undivided)
+    if loss is not None:
+        loader._late.adopt(means=loss.warning)
     if loader._late.counts != "equal":  # means of equal counts may be averaged
-        if not normalises:
-            raise ValueError(_explain_unnormalised(trainer))
-        measure_loss(trainer)
+        if undivided:
+            raise ValueError(undivided)
+        if loss is None or not loss.is_measured:
+            measure_loss(trainer)
     ours, theirs = loader._balanced.microbatches_per_step, trainer.args.gradient_accumulation_steps
     check_accumulation(ours, theirs, ACCUMULATION)
     refuse_one_reader(trainer.accelerator)
     plan = loader._balanced.plan
     is_stream = getattr(loader._balanced, "ledger_per_rank", False)
     size = None if is_stream else plan.samples_per_step / (plan.ranks * plan.accumulate)
-    check_loading(trainer, loader, size)
+    if loss is None:
+        check_loading(trainer, loader, size)
     feed = with_known_epochs(loader, trainer.args.max_steps)
     _give_packed(trainer, loader)
     trainer.args.ignore_data_skip = True  # the ledger says where to go on
-    trainer.get_train_dataloader = lambda: feed
     trainer.add_callback(ledger_callback(loader))
     _log_stats(trainer, loader)
-    return trainer
+    return feed
 
 
 def _log_stats(trainer: Any, loader: Any) -> None:
@@ -180,67 +248,6 @@ def _prepared_evaluation(trainer: Any, loader: Any) -> Any:
     return prepare_accelerate(trainer.accelerator, loader)
 
 
-def _explain_unnormalised(trainer: Any) -> str:
-    """Return why losses are not divided by the label tokens of all microbatches; "" if they are."""
-    if not (trainer.model_accepts_loss_kwargs or trainer.compute_loss_func is not None):
-        return (
-            f"the loss of {type(trainer.model).__name__} is a mean over one microbatch, and those "
-            "of a step differ in tokens: let its forward take **kwargs with num_items_in_batch and "
-            "divide the sum of losses by it, or give Trainer(compute_loss_func=...), which gets it"
-        )
-    if not trainer.args.average_tokens_across_devices and trainer.args.world_size > 1:
-        return (
-            "average_tokens_across_devices=False divides by the tokens of one rank, and ranks "
-            "differ: leave it True in TrainingArguments"
-        )
-    return ""
-
-
-def measure_loss(trainer: Any) -> None:
-    """Let a trainer measure at its first microbatch whether the step's items divide its loss.
-
-    What a class says of itself (`model_accepts_loss_kwargs`, a compute_loss_func) does not tell
-    what its compute_loss does: class weights, distillation and label smoothing often end in a mean
-    over the microbatch. A sum divided by twice the items is half of it, and a mean is not.
-    compute_loss is called twice more for that microbatch: without gradients, in evaluation mode,
-    with random states put back. Raises ValueError there where twice the items do not halve it.
-    """
-    compute = trainer.compute_loss
-
-    def compute_measured(model: Any, inputs: Any, *more: Any, **named: Any) -> Any:
-        items = named.get("num_items_in_batch")
-        if items is not None and model.training:
-            once, twice = (
-                _compute_loss(
-                    compute, model, inputs, {**named, "num_items_in_batch": times * items}
-                )
-                for times in (1, 2)
-            )
-            if once:
-                trainer.compute_loss = compute
-            if abs(once - 2 * twice) > CLOSE * abs(once):
-                raise ValueError(
-                    f"compute_loss of {type(trainer).__name__} does not divide by "
-                    f"num_items_in_batch (twice the items make {twice:.6g} of {once:.6g}, not "
-                    "half of it), and microbatches of a step differ in tokens: divide the sum "
-                    'of losses by it, or give Balance(..., counts="equal") to the loader'
-                )
-        return compute(model, inputs, *more, **named)
-
-    trainer.compute_loss = compute_measured
-
-
-def _compute_loss(compute: Any, model: Any, inputs: Any, named: dict[str, Any]) -> float:
-    """Return a loss without a trace of its computation; the model is in training mode again."""
-    model.eval()
-    try:
-        with torch.random.fork_rng(), torch.no_grad():
-            loss = compute(model, copy.copy(inputs), **named)
-    finally:
-        model.train()
-    return float(loss[0] if isinstance(loss, tuple) else loss)
-
-
 def _give_packed(trainer: Any, loader: Any) -> None:
     """Give packed batches to the model as it takes them; checked here, and at the first of them."""
 
@@ -312,6 +319,8 @@ def ledger_callback(loader: Any) -> Any:
 
     class LedgerCallback(TrainerCallback, ExportableState):  # type: ignore[misc]
         """Trainer saves what state() returns in trainer_state.json under the class' name."""
+
+        ledger_of = loader
 
         def state(self) -> dict[str, Any]:
             return {"args": {}, "attributes": {LEDGER: loader.state_dict()}}

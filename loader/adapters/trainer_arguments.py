@@ -68,27 +68,33 @@ def check_said(args: Any, has: dict[str, Any], is_open: bool = False) -> None:
             )
 
 
-def check_strategy(trainer: Any, loader: Any) -> None:
-    """Raise ValueError where Trainer, a subclass or TRL is to choose samples or to join them."""
+def check_strategy(trainer: Any, loader: Any = None) -> None:
+    """Raise ValueError where Trainer, a subclass or TRL is to choose samples or to join them.
+
+    loader: None where it is to be made by the trainer's own get_train_dataloader.
+    """
     from transformers import Trainer
 
     if not isinstance(trainer, Trainer):
         raise ValueError(f"attach_trainer takes a transformers.Trainer, got {type(trainer)}")
     owner = next(base for base in type(trainer).__mro__ if "get_train_dataloader" in vars(base))
-    if owner is not Trainer:
+    if loader is not None and owner is not Trainer:
         raise ValueError(
             f"{owner.__name__}.get_train_dataloader makes batches of its own, and would not be "
-            "called: give the loader what it does to data and collator, and take that method out "
-            "of the class, or leave attach_trainer()"
+            "called: leave the loader, and attach_trainer(trainer) calls it and takes over what it "
+            "does to data and collator"
         )
     strategy = getattr(trainer.args, "train_sampling_strategy", "random")
+    is_balanced = loader is None or loader.is_balanced
     shuffles = isinstance(getattr(loader, "sampler", None), RandomSampler)
-    if strategy == "sequential" and (loader._arguments.shuffle if loader.is_balanced else shuffles):
+    if loader is not None and loader.is_balanced:
+        shuffles = loader._arguments.shuffle
+    if strategy == "sequential" and shuffles:
         raise ValueError(
             "train_sampling_strategy='sequential' keeps the data's order, and the loader has "
             "shuffle=True: give DataLoader(shuffle=False), or leave the strategy"
         )
-    if not loader.is_balanced:
+    if not is_balanced:
         return
     if getattr(trainer.args, "group_by_length", False):  # its name in transformers 4
         option = "group_by_length=True"

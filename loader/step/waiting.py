@@ -11,18 +11,33 @@ LOG_WAIT_S = 10.0
 LOG_AGAIN_S = 30.0
 
 
-def tell(logger: logging.Logger, text: str) -> None:
-    """Log a line at INFO; print it on standard error where a program has not set up so much.
+def tell(logger: logging.Logger, text: str, level: int = logging.INFO) -> None:
+    """Log a line; print it on standard error where a program's logging does not show that level.
 
     Who silences our loggers, or all, means this, too.
     """
-    level = max(logging.getLogger(name).level for name in ("counterpoise", logger.name))
-    if max(level, logger.manager.disable + 1) > logging.INFO:
+    own = max(logging.getLogger(name).level for name in ("counterpoise", logger.name))
+    if max(own, logger.manager.disable + 1) > level:
         return
-    if logger.hasHandlers() and logger.isEnabledFor(logging.INFO):
-        logger.info(text)
+    if _is_shown(logger, level):
+        logger.log(level, text)
     else:
         sys.stderr.write(text + "\n")
+
+
+def _is_shown(logger: logging.Logger, level: int) -> bool:
+    """Return whether a handler takes records of a logger: programs filter those of others."""
+    record = logger.makeRecord(logger.name, level, "", 0, "", (), None)
+    if not logger.isEnabledFor(level) or not logger.filter(record):
+        return False
+    above: logging.Logger | None = logger
+    while above is not None:
+        for handler in above.handlers:
+            is_silent = level < handler.level or isinstance(handler, logging.NullHandler)
+            if not is_silent and handler.filter(record):
+                return True
+        above = above.parent if above.propagate else None
+    return False
 
 
 class WaitLog:

@@ -32,6 +32,8 @@ SHORT = [
     ("padded", "--costs COSTS --ranks 4 --accumulate 2 --steps 4", "cases peer"),
     ("papers", "--paper omnibal", "rows"),
     ("published", f"--costs COSTS {BUDGETS} --ranks 4 --accumulate 8 --mode exact", "groups"),
+    ("rollouts", "--cell 512x8 --cell 66x64 --cell 512x8x8192 --cell 70x8x8192 --rounds 1",
+     "bars deals microbatches verl"),
     ("step", f"--costs COSTS {BUDGETS} --ranks 4 --stages 3 --microbatches 8 --draws 2",
      "strategies"),
     ("vocabulary_layers", "--words 64 --hidden 8 --tokens 16 --dtype fp32 --device cpu --rounds 3",
@@ -145,6 +147,28 @@ def check_published(report: Mapping[str, Any]) -> None:
     assert ours["repeat_pairs"] < 0.01
     for name in ("random", "length", "isf", "transformers_rebalance", "megatron_dp_balanced"):
         assert ours["efficiency"] > report["strategies"][name]["efficiency"]
+
+
+def check_rollouts(report: Mapping[str, Any]) -> None:
+    assert report["verl"] is None
+    assert all(bar["above"] == [] for bar in report["bars"])
+    bars = {bar["bar"]: bar for bar in report["bars"]}
+    assert bars["rollouts of ours missing or twice"]["cells"] == 8 + 8
+    for row in report["deals"]:
+        contenders = row["contenders"]
+        assert contenders["verl"] == {"error": "not called: give --verl PYTHON"}
+        others = [contenders[name] for name in ("openrlhf", "trl") if name in contenders]
+        for rule in others:
+            if not rule["missing"]:
+                assert contenders["ours"]["max_over_mean"] <= rule["max_over_mean"]
+        sizes = contenders["ours"]["counts"]
+        assert row["counts"] == "free" or sizes[1] - sizes[0] <= 1
+    for row in report["microbatches"]:
+        for name in ("ours, equal", "ours, free"):
+            fewest, most = row["contenders"][name]["microbatches"]
+            assert fewest == most
+        # 8,192 tokens are more than any rollout has, and TRL's pieces of equal counts are no budget
+        assert row["contenders"]["trl"]["over_budget"] > 0
 
 
 def check_runtime(report: Mapping[str, Any]) -> None:
