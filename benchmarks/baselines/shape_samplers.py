@@ -20,7 +20,7 @@ def automodel_sequential(keys: Int64, ranks: int, size: int, seed: int) -> Steps
     of ranks by repeating the first, and rank r gets each ranks-th from r on.
 
     >>> automodel_sequential(np.array([7, 7, 7, 7, 7, 8]), ranks=2, size=2, seed=0)
-    [[[2, 1], [3, 0]]]
+    [[[2, 3], [4, 0]]]
     """
     draw, steps = np.random.default_rng(seed), Steps()
     for key in draw.permutation(np.unique(keys)).tolist():
@@ -39,7 +39,7 @@ def diffusers_shuffled(keys: Int64, ranks: int, size: int, seed: int) -> Steps:
     have no batch in the last step, the first batches come again.
 
     >>> diffusers_shuffled(np.array([7, 7, 7, 8, 8]), ranks=2, size=2, seed=0)
-    [[[4, 3], [0]], [[1, 2], [4, 3]]]
+    [[[2, 0], [4, 3]], [[1], [2, 0]]]
     """
     draw, batches = np.random.default_rng(seed), list[list[int]]()
     for key in np.unique(keys).tolist():
