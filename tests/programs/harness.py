@@ -23,15 +23,16 @@ import torch
 LIMIT_S = 500.0
 TORCHRUN = (sys.executable, "-P", "-m", "torch.distributed.run", "--standalone")
 # Fields of a line "batch" that say what a microbatch costs.
-Measure = Callable[[Mapping[str, Any]], float]
+Line = Mapping[str, Any]
+Measure = Callable[[Line], float]
 
 
-def slots(batch: Mapping[str, Any]) -> float:
+def slots(batch: Line) -> float:
     """Return the elements of a microbatch's tensor, with padding."""
     return float(batch["slots"])
 
 
-def tokens(batch: Mapping[str, Any]) -> float:
+def tokens(batch: Line) -> float:
     """Return the tokens of a microbatch, without padding."""
     return float(sum(batch["lengths"]))
 
@@ -95,7 +96,7 @@ class Run:
 def run_program(
     command: Sequence[str], folder: Path, name: str, *, ranks: int = 2,
     before: Sequence[str] = (), variables: Mapping[str, str] | None = None,
-    limit_s: float = LIMIT_S, launch: bool = True,
+    limit_s: float = LIMIT_S, launch: bool = True, notes: bool = True,
 ) -> Run:  # fmt: skip
     """Run a program; return what its processes wrote. RuntimeError with its log where it fails.
 
@@ -108,6 +109,7 @@ def run_program(
         variables: of the environment, beside what keeps a program on CPU and off the network.
         limit_s: after that it is ended.
         launch: False runs `command` as it is: it makes its processes itself.
+        notes: False where its processes write none; an empty Run is returned.
     """
     start = (
         (*TORCHRUN, f"--nproc-per-node={ranks}", "-m")
@@ -119,6 +121,7 @@ def run_program(
     environment = os.environ | {
         "RECORD": str(folder / name), "CUDA_VISIBLE_DEVICES": "", "OMP_NUM_THREADS": "1",
         "HF_HUB_OFFLINE": "1", "WANDB_MODE": "disabled", "TOKENIZERS_PARALLELISM": "false",
+        "TORCH_COMPILE_DISABLE": "1", "PYTHONDONTWRITEBYTECODE": "",  # imports are half of the time
         **(variables or {}),
     }  # fmt: skip
     log = folder / f"{name}.log"
@@ -136,7 +139,7 @@ def run_program(
             process.wait()
     if status != 0:
         raise RuntimeError(f"{name} ended with {status}:\n{log.read_text()[-6000:]}")
-    return read_run(folder, name)
+    return read_run(folder, name, notes)
 
 
 def _end_session(leader: int) -> None:
@@ -144,8 +147,8 @@ def _end_session(leader: int) -> None:
         os.killpg(leader, signal.SIGKILL)
 
 
-def read_run(folder: Path, name: str) -> Run:
-    """Return what a run wrote. RuntimeError where it wrote nothing."""
+def read_run(folder: Path, name: str, notes: bool = True) -> Run:
+    """Return what a run wrote. RuntimeError where it should have, and wrote nothing."""
     lines = defaultdict[str, list[dict[str, Any]]](list)
     paths = sorted(folder.glob(f"{name}-[0-9]*.jsonl"))
     for path in paths:
@@ -153,7 +156,7 @@ def read_run(folder: Path, name: str) -> Run:
         for line in map(json.loads, path.read_text().splitlines()):
             if rank == 0 or line["kind"] in ("batch", "evaluation"):
                 lines[line["kind"]].append(line | {"rank": rank})
-    if not lines["batch"]:
+    if notes and not lines["batch"]:
         raise RuntimeError(f"{name} noted no batch: is its observer imported? {paths or 'no file'}")
     saved = folder / f"{name}-gradients.pt"
     kinds = ("batch", "step", "evaluation", "evaluated", "plan")
@@ -241,3 +244,8 @@ def need_source(path: str) -> Path:
     if not source.exists():
         pytest.skip(f"there is no {source}")
     return source
+
+
+def add_to_path(folder: Path) -> dict[str, str]:
+    """Return the variables of an environment in which modules of a folder can be imported."""
+    return {"PYTHONPATH": os.pathsep.join((os.environ["PYTHONPATH"], str(folder)))}
