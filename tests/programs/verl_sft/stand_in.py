@@ -39,12 +39,8 @@ fields = {name: lambda *_, result=result, **__: result for name, result in METHO
 fields |= {"device_name": "cpu", "vendor_name": "cpu", "device_module": Device("verl_cpu")}
 PlatformRegistry.register(platform="cpu")(type("PlatformCPU", (PlatformBase,), fields))
 
-init_process_group = torch.distributed.init_process_group
-
-
-def init_gloo(backend: str, *args: Any, **named: Any) -> None:
-    """Make the process group, of gloo alone."""
-    init_process_group(backend.replace("cpu:gloo,cpu:gloo", "gloo"), *args, **named)
-
-
-torch.distributed.init_process_group = init_gloo
+distributed: Any = torch.distributed
+init = distributed.init_process_group
+distributed.init_process_group = lambda backend, *args, **named: init(
+    backend.replace("cpu:gloo,cpu:gloo", "gloo"), *args, **named
+)
