@@ -117,12 +117,13 @@ def count_lines(*names: str) -> int:
 class TrainerChecks:
     """The checks.
 
-    losses_agree: whether the program divides by the tokens of the whole step.
+    losses_agree: whether the program divides by the tokens of the whole step. deals_batches:
+    whether its ranks get whole batches of an order, as the random order of a forecast has them.
     """
 
     name = ""
     samples = SAMPLES
-    losses_agree, evaluates = True, True
+    losses_agree, evaluates, deals_batches = True, True, True
 
     def test_steps_epochs_and_rates_are_the_same(self, runs: Runs) -> None:
         assert len(runs.plain.steps) == 2 * SAMPLES // PER_STEP
@@ -156,7 +157,8 @@ class TrainerChecks:
         weigh = "times computed from" in runs.ours.log
         counted = count_times(runs, int(line[6]) // PER_STEP, data / "model" if weigh else None)
         print(f"{self.name}: forecast {told}, counted {tuple(round(part, 2) for part in counted)}")
-        assert told == pytest.approx(counted, abs=0.05)
+        last = None if self.deals_batches else 3
+        assert told[:last] == pytest.approx(counted[:last], abs=0.05)
 
     def test_evaluations_are_the_same(self, runs: Runs) -> None:
         if not self.evaluates:
