@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.peer_suites.__main__ import read_exceptions
+from tests.peer_suites.__main__ import read_exceptions, run_suite
 from tests.peer_suites.comparison import MOST_EXCEPTED, compare, render
 from tests.peer_suites.outcomes import run_checkout, run_tests
 from tests.peer_suites.suites import (
@@ -92,6 +92,17 @@ def test_in_a_checkout_the_class_stands_for_torchs_in_every_module(tmp_path: Pat
             f"tests.test_it.{name}",
             "tests.test_it.test_hidden_is_neither_imported_nor_installed",
         ]
+
+
+@pytest.mark.long
+def test_a_file_that_a_checkout_lacks_is_named_and_left_out(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "theirs").mkdir()
+    (tmp_path / "theirs/test_it.py").write_text("def test_passes(): pass\n")
+    suite = CheckoutSuite("theirs", "theirs", ("test_it.py", "test_newer.py"))
+    assert run_suite(suite, tmp_path, jobs=1).passed == 1
+    assert capsys.readouterr().err == "theirs: this checkout has no test_newer.py\n"
 
 
 def test_counted_are_the_tests_that_the_control_passes() -> None:
