@@ -17,11 +17,13 @@ from ..planning.kernels.loops import level_steps
 from ..planning.partition.by_name import assign_in_rows
 from ..planning.problem.loads import budget_array, group_loads, scale_costs
 from ..planning.problem.options import Counts
+from ..planning.problem.shuffle import permutation
 from .problem import DealingProblem, Float64, KeepGroups
 
 _SPARE = 4  # free places of a cell for items that move
 # As in partition/level.py, where ranks wait once, and where they wait after each microbatch.
 _ONCE, _EACH = (4, 1, 32, 11), (4, 4, 8, 8)
+_FEW, _STARTS = 64, 32  # so few items are dealt from some starts more
 _HALVINGS = 40  # of the interval in which the smallest largest run is looked for
 _LOOSE = -(2**40)  # what a cell is said to hold of a column that does not limit it
 
@@ -61,17 +63,21 @@ def _deal(
     loads: Int64, ranks: int, counts: Counts, keys: Int64 | None, speeds: Float64 | None
 ) -> Int64:
     """Return the rank of each item (n,); those of one key are spread over ranks."""
-    if keys is not None or speeds is not None:
-        rank_of = _place(loads, counts, keys, np.ones(ranks) if speeds is None else speeds)
-    elif len(loads) <= ranks:
+    if keys is None and speeds is None and len(loads) <= ranks:
         return np.arange(len(loads))
+    if keys is not None or speeds is not None:
+        starts = [_place(loads, counts, keys, np.ones(ranks) if speeds is None else speeds)]
     elif counts == "equal":
-        rank_of = equal(loads, (None,) * loads.shape[1], ranks, seed=0).group_of
+        starts = [equal(loads, (None,) * loads.shape[1], ranks, seed=0).group_of]
     else:
-        rank_of = balanced(loads, (None,) * loads.shape[1], ranks).group_of
-    moves = counts == "free" and keys is None
-    cells = np.arange(ranks)[:, None]
-    return _exchange(loads, rank_of, cells, moves, loads[:, :0], (), keys, speeds)
+        starts = [balanced(loads, (None,) * loads.shape[1], ranks).group_of]
+    if len(loads) <= _FEW and keys is None and speeds is None:
+        # Exchanges of few items soon find no better one; from elsewhere they find others.
+        starts += [permutation(len(loads), start, 0) % ranks for start in range(_STARTS)]
+    moves, cells = counts == "free" and keys is None, np.arange(ranks)[:, None]
+    deals = [_exchange(loads, x, cells, moves, loads[:, :0], (), keys, speeds) for x in starts]
+    shares = _sum_shares(loads)
+    return min(deals, key=lambda rank_of: np.bincount(rank_of, shares).max(initial=0))
 
 
 def _place(loads: Int64, counts: Counts, keys: Int64 | None, speeds: Float64) -> Int64:

@@ -71,7 +71,8 @@ def note_plans() -> None:
         make(self, *args, **{"keep_stats": True} | named)
         loaders.append(self)
 
-    cp.DataLoader.__init__ = keep_stats  # type: ignore[method-assign]
+    loader: Any = cp.DataLoader
+    loader.__init__ = keep_stats
 
     def note_delivered() -> None:
         for stats in (loader.stats() for loader in loaders):

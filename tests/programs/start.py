@@ -9,6 +9,8 @@ import sys
 from importlib import import_module
 from pathlib import Path
 
+import tests.programs.watched.sitecustomize  # noqa: F401  torchvision's and torchaudio's stand-ins
+
 if __name__ == "__main__":
     modules, target = sys.argv[1:3]
     sys.argv = sys.argv[2:]

@@ -30,9 +30,7 @@ trainer = DPOTrainer(
         report_to=[],
         # on CPU
         use_cpu=True,
-        ddp_backend="gloo",
         bf16=False,
-        gradient_checkpointing=False,
     ),
 )
 if os.environ.get("BALANCED"):

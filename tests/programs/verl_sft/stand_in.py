@@ -35,16 +35,14 @@ METHODS: dict[str, Any] = {
     "nvtx_range": contextlib.nullcontext(), "profiler_start": None, "profiler_stop": None,
     "ray_resource_name": "CPU", "ray_noset_envvars": [], "is_ipc_supported": False,
 }  # fmt: skip
-fields = {name: lambda *_, result=result, **__: result for name, result in METHODS.items()}
+fields: dict[str, Any] = {
+    name: lambda *_, result=result, **__: result for name, result in METHODS.items()
+}
 fields |= {"device_name": "cpu", "vendor_name": "cpu", "device_module": Device("verl_cpu")}
 PlatformRegistry.register(platform="cpu")(type("PlatformCPU", (PlatformBase,), fields))
 
-init_process_group = torch.distributed.init_process_group
-
-
-def init_gloo(backend: str, *args: Any, **named: Any) -> None:
-    """Make the process group, of gloo alone."""
-    init_process_group(backend.replace("cpu:gloo,cpu:gloo", "gloo"), *args, **named)
-
-
-torch.distributed.init_process_group = init_gloo
+distributed: Any = torch.distributed
+init = distributed.init_process_group
+distributed.init_process_group = lambda backend, *args, **named: init(
+    backend.replace("cpu:gloo,cpu:gloo", "gloo"), *args, **named
+)
