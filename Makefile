@@ -88,12 +88,55 @@ $(PEERS)/.installed: tests/peer_suites/requirements.txt pyproject.toml
 	mkdir -p $(PEERS)/import && ln -sfn $(CURDIR)/tests $(PEERS)/import/tests
 	touch $@
 
+# The programs that people train with (tests/programs), each in an environment of its own:
+# make test-frameworks PROGRAM=verl_sft (or a list, or all). SOURCES=DIR has checkouts of what is in
+# no registry; without it such programs skip. NEWEST=1 takes the newest releases.
+PROGRAM ?= $(if $(NEWEST),all)
+PROGRAMS ?= $(VENV)/programs
+SOURCES ?=
+NEWEST ?=
+AGE := $(if $(NEWEST),-newest)
+ALL_PROGRAMS := $(patsubst tests/programs/%/requirements.txt,%,$(wildcard tests/programs/*/requirements.txt))
+PROGRAM_NAMES := $(if $(filter all,$(PROGRAM)),$(ALL_PROGRAMS),$(PROGRAM))
+ifneq ($(PROGRAM_NAMES),)
+test-frameworks: $(PROGRAM_NAMES:%=test-program-%)
+	@$(PYTHON) tests/programs/table.py $(PROGRAM_NAMES:%=$(PROGRAMS)/%$(AGE))
+
+# `tests` as a package of one line: the wheels of verl and OpenRLHF bring a package of that name,
+# which would win over a plain folder.
+test-program-%: $(PROGRAMS)/%$(AGE)/.installed
+	rm -f $(<D)/report.xml
+	mkdir -p $(<D)/import/tests && ln -sfn $(CURDIR) $(<D)/import/counterpoise
+	echo '__path__ = ["$(CURDIR)/tests"]' > $(<D)/import/tests/__init__.py
+	PYTHONPATH=$(abspath $(<D)/import) SOURCES=$(abspath $(SOURCES)) $(<D)/bin/python -P -m pytest \
+		-s -m '' -o timeout=3000 --junitxml=$(<D)/report.xml $(wildcard tests/programs/$*/check_*.py) \
+		$(if $(NEWEST),|| test -f $(<D)/report.xml)
+
+# The first line of requirements.txt is the program; NEWEST takes away pins, not upper limits.
+.PRECIOUS: $(PROGRAMS)/%/.installed
+$(PROGRAMS)/%/.installed: tests/programs/%/requirements.txt pyproject.toml
+	$(install-program)
+$(PROGRAMS)/%-newest/.installed: tests/programs/%/requirements.txt pyproject.toml
+	$(install-program)
+
+define install-program
+	$(PYTHON) -m venv $(@D)
+	sed '$(if $(NEWEST),s/==.*//)' $< > $(@D)/requirements.txt
+	$(@D)/bin/pip install -q $(addprefix --extra-index-url ,$(TORCH_INDEX)) torch==2.13.0
+	$(@D)/bin/pip install -q $(addprefix --extra-index-url ,$(TORCH_INDEX)) torch==2.13.0 -e . \
+		-r $(@D)/requirements.txt 'hypothesis>=6.100' 'pytest>=8.3' 'pytest-timeout>=2.3'
+	$(if $(wildcard $(<D)/no-deps.txt),$(@D)/bin/pip install -q --no-deps -r $(<D)/no-deps.txt)
+	touch $@
+endef
+else
+
 # All cases under the newest accelerate, transformers and lightning (`make test` runs a few of them)
 # and under the oldest, with torchtitan and megatron-core, in an environment of its own.
 FRAMEWORKS ?= $(VENV)/frameworks
 test-frameworks: $(STAMP) $(KERNELS) $(FRAMEWORKS)/.installed
 	$(BIN)/pytest -m '' tests/frameworks
 	$(FRAMEWORKS)/bin/pytest -m '' tests/frameworks
+endif
 
 $(FRAMEWORKS)/.installed: tests/frameworks/oldest-adapters.txt pyproject.toml
 	$(PYTHON) -m venv $(@D)

@@ -11,10 +11,11 @@ import importlib
 # The names by where they come from; "" for sub-packages themselves.
 _NAMES = {
     "": "balancer loader sched workers",
-    "balancer": "Balance Images Layout PipelineOrder Shapes Work",
+    "balancer": "Balance Images Layout PipelineOrder Shapes Work partition",
     "loader": (
         "BalancedBatchSampler Balancer DataLoader HFProcessor LoaderError OnError Ranks "
-        "RemoteDataset StepInfo Topology adapters check_equivalence hf_kwargs scale_loss"
+        "RemoteDataset StepInfo Topology adapters check_equivalence hf_kwargs partition_across "
+        "scale_loss"
     ),
     "workers": (
         "EnergonDataset HFDataset JsonlDataset MDSDataset Mixture ParquetDataset TarDataset "

@@ -1,7 +1,7 @@
 # The names that __init__.py imports lazily, for editors and type checkers.
 
 from . import balancer, loader, sched, workers
-from .balancer import Balance, Images, Layout, PipelineOrder, Shapes, Work
+from .balancer import Balance, Images, Layout, PipelineOrder, Shapes, Work, partition
 from .loader import (
     BalancedBatchSampler,
     Balancer,
@@ -16,6 +16,7 @@ from .loader import (
     adapters,
     check_equivalence,
     hf_kwargs,
+    partition_across,
     scale_loss,
 )
 from .workers import (
@@ -64,6 +65,8 @@ __all__ = [
     "hf_kwargs",
     "loader",
     "media",
+    "partition",
+    "partition_across",
     "scale_loss",
     "sched",
     "workers",

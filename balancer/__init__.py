@@ -4,6 +4,7 @@ import importlib
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from .in_memory.partition import partition as partition
     from .planning.planner import Planner as Planner, make_planner as make_planner
     from .planning.problem.balance import Balance as Balance
     from .planning.problem.config import (
@@ -25,6 +26,7 @@ if TYPE_CHECKING:
 
 # Each is imported when it is first used (PEP 562): a loop loads what it uses.
 _NAMES = {
+    ".in_memory.partition": "partition",
     ".planning.planner": "Planner make_planner",
     ".planning.problem.balance": "Balance",
     ".planning.problem.config": "GlobalBatch Microbatch PlanConfig Planned Window",

@@ -28,10 +28,12 @@ BENCHES = {
         "planning.picture", "A step of 8 ranks, random and balanced, drawn for the README.",
     ),
     "published": ("planning.published", "Epochs of published samplers' plans, beside ours."),
+    "rollouts": ("planning.rollouts", "Rollouts dealt to ranks and microbatches, beside verl's."),
     "row_groups": ("loading.row_groups", "Samples of parquet files, by the size of row groups."),
     "runtime": (
         "runtime.command", "The pipeline runtime against torch's, and against the simulator.",
     ),
+    "shapes": ("planning.shapes", "One shape a microbatch, beside two published samplers."),
     "stores": ("stores.command", "Epochs from an S3 that is far away, by system."),
     "start": ("loading.start", "The first batch of a process against torch's DataLoader."),
     "step": ("planning.step", "Pack, partition, order: simulated step time over a bound."),

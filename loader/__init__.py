@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     )
     from ..workers.hf_processor.transform import HFProcessor as HFProcessor
     from . import adapters as adapters
+    from .across import partition_across as partition_across
     from .balanced.settings import Balancer as Balancer
     from .collate.equivalence import (
         Equivalence as Equivalence,
@@ -35,8 +36,7 @@ if TYPE_CHECKING:
     from .step.ranks import Ranks as Ranks, Topology as Topology
     from .step_loader import StepLoader as StepLoader
 
-# The names by their modules, "" for sub-packages; imported when first used (PEP 562): a loop loads
-# what it uses.
+# The names by their modules, "" for sub-packages; each is imported when it is first used (PEP 562).
 _NAMES = {
     "": "adapters",
     "..balancer.planning.problem.balance": "Balance",
@@ -47,6 +47,7 @@ _NAMES = {
     ".dataloader": "DataLoader",
     ".models.kwargs": "hf_kwargs",
     ".on_error": "OnError",
+    ".across": "partition_across",
     ".remote_dataset": "RemoteDataset",
     ".sampler": "BalancedBatchSampler",
     ".step.by_source": "loss_by_source",

@@ -65,6 +65,7 @@ ORDER = (
     "balancer.planning.partition",
     "balancer.planning.ordering",
     "balancer.planning",
+    "balancer.in_memory",
     "balancer.protocol",
     "balancer.run",
     "balancer.pool",

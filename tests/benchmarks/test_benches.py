@@ -32,6 +32,9 @@ SHORT = [
     ("padded", "--costs COSTS --ranks 4 --accumulate 2 --steps 4", "cases peer"),
     ("papers", "--paper omnibal", "rows"),
     ("published", f"--costs COSTS {BUDGETS} --ranks 4 --accumulate 8 --mode exact", "groups"),
+    ("rollouts", "--cell 512x8 --cell 66x64 --cell 512x8x8192 --cell 70x8x8192 --rounds 1",
+     "bars deals microbatches verl"),
+    ("shapes", "--samples 9000 --ranks 8 --batch-size 4", "samples sets"),
     ("step", f"--costs COSTS {BUDGETS} --ranks 4 --stages 3 --microbatches 8 --draws 2",
      "strategies"),
     ("vocabulary_layers", "--words 64 --hidden 8 --tokens 16 --dtype fp32 --device cpu --rounds 3",
@@ -110,6 +113,17 @@ def check_order(report: Mapping[str, Any]) -> None:
     assert gaps == [None] * 2 or gaps[0] > gaps[1] >= 0
 
 
+def check_shapes(report: Mapping[str, Any]) -> None:
+    for name, plans in report["sets"].items():
+        ours = {plan: row for plan, row in plans.items() if plan.startswith("ours")}
+        assert all(row["one_shape"] == 1 for row in plans.values())
+        assert all(row["dropped"] == row["repeated"] == 0 for row in ours.values())
+        assert plans["Automodel's rule"]["dropped"] > 0 < plans["diffusers' rule"]["repeated"]
+        for plan, row in ours.items():
+            assert row["work_over_bound"] <= 1.05, (name, plan)
+            assert row["time_of_epoch"] < plans["diffusers' rule"]["time_of_epoch"]
+
+
 def check_padded(report: Mapping[str, Any]) -> None:
     for name, case in report["cases"].items():
         over = case["over_random"]
@@ -145,6 +159,28 @@ def check_published(report: Mapping[str, Any]) -> None:
     assert ours["repeat_pairs"] < 0.01
     for name in ("random", "length", "isf", "transformers_rebalance", "megatron_dp_balanced"):
         assert ours["efficiency"] > report["strategies"][name]["efficiency"]
+
+
+def check_rollouts(report: Mapping[str, Any]) -> None:
+    assert report["verl"] is None
+    assert all(bar["above"] == [] for bar in report["bars"])
+    bars = {bar["bar"]: bar for bar in report["bars"]}
+    assert bars["rollouts of ours missing or twice"]["cells"] == 8 + 8
+    for row in report["deals"]:
+        contenders = row["contenders"]
+        assert contenders["verl"] == {"error": "not called: give --verl PYTHON"}
+        others = [contenders[name] for name in ("openrlhf", "trl") if name in contenders]
+        for rule in others:
+            if not rule["missing"]:
+                assert contenders["ours"]["max_over_mean"] <= rule["max_over_mean"]
+        sizes = contenders["ours"]["counts"]
+        assert row["counts"] == "free" or sizes[1] - sizes[0] <= 1
+    for row in report["microbatches"]:
+        for name in ("ours, equal", "ours, free"):
+            fewest, most = row["contenders"][name]["microbatches"]
+            assert fewest == most
+        # 8,192 tokens are more than any rollout has, and TRL's pieces of equal counts are no budget
+        assert row["contenders"]["trl"]["over_budget"] > 0
 
 
 def check_runtime(report: Mapping[str, Any]) -> None:

@@ -2,11 +2,12 @@
 
 A ledger holds this text and compares it: what was saved over one data set is not continued on
 another. Ranks compare it, too, when they meet. Of tar shards it is a hash of their indexes, of a
-Hugging Face dataset its fingerprint, of torch's Subset and ConcatDataset one of their parts', of a
-list of texts or numbers some of them, of any other dataset its class and, in a balanced loop, what
-is in memory of some of its samples, or some of its keys. Versions of libraries and transforms are
-no part of it: they may change while a training goes on. Where costs decide what was delivered, the
-position has a digest of them (`EpochPosition.costs`), and changed transforms show there.
+Hugging Face dataset its fingerprint or, in a balanced loop, some of its rows, of torch's Subset and
+ConcatDataset one of their parts', of a list of texts or numbers some of them, of any other dataset
+its class and, in a balanced loop, what is in memory of some of its samples, or some of its keys.
+Versions of libraries and transforms are no part of it: they may change while a training goes on.
+Where costs decide what was delivered, the position has a digest of them (`EpochPosition.costs`),
+and changed transforms show there.
 """
 
 from collections.abc import Callable, Mapping
@@ -58,11 +59,8 @@ class KnownData:
 
     @property
     def rank_identity(self) -> str:
-        """The identity without what may differ between processes that have the same data.
-
-        A Hugging Face fingerprint depends on times of files, and on chance for some functions.
-        """
-        return _find_identity(self.dataset, self.samples, self.key, looks=True, has_marks=False)
+        """The identity without what may differ between processes that have the same data."""
+        return _find_identity(self.dataset, self.samples, self.key, looks=True)
 
     def identity_of_first(self, samples: int) -> str | None:
         """Return the identity that the first samples had by themselves; None: not known."""
@@ -79,19 +77,19 @@ def _find_identity(
     samples: int | None,
     key: Callable[[int], str] | None,
     looks: bool,
-    has_marks: bool = True,
 ) -> str:
     if (data_digest := _source_digest(dataset)) is not None:
         return _label(dataset, data_digest)
     mark = getattr(dataset, "_fingerprint", None)  # Hugging Face's
-    if isinstance(mark, str) and has_marks:
-        return _label(dataset, mark)
+    if isinstance(mark, str):
+        has_rows = looks and hasattr(dataset, "with_format")
+        return _label(dataset, digest(_summarize_rows(dataset)) if has_rows else mark)
     if is_subset(dataset):
         indices = [int(dataset.indices[place]) for place in spread(len(dataset.indices))]
-        inner = _find_identity(dataset.dataset, None, None, looks, has_marks)
+        inner = _find_identity(dataset.dataset, None, None, looks)
         return _label(dataset, digest([inner, indices]))
     if is_concatenated(dataset):
-        parts = [_find_identity(part, None, None, looks, has_marks) for part in dataset.datasets]
+        parts = [_find_identity(part, None, None, looks) for part in dataset.datasets]
         return _label(dataset, digest(parts))
     # To look at these takes no loading, and draws nothing.
     if columns := _find_columns(dataset):
@@ -111,6 +109,17 @@ def _has_digest(dataset: Any) -> bool:
 
 def _source_digest(dataset: Any, samples: int | None = None) -> str | None:
     return dataset.data_digest(samples) if isinstance(dataset, Source) else None
+
+
+def _summarize_rows(dataset: Any) -> list[Any]:
+    """Return the schema, the length and some rows of a Hugging Face dataset, not transformed.
+
+    Its fingerprint depends on times of files, and for functions that cannot be hashed (TRL's of
+    pairs) on chance: each process has another.
+    """
+    rows = dataset.with_format("arrow")[spread(len(dataset))]
+    schema = str(rows.schema.remove_metadata())
+    return [schema, len(dataset), *map(summarize_content, rows.to_pylist())]
 
 
 def _find_columns(dataset: Any) -> list[Any]:

@@ -12,16 +12,6 @@ TEXTS: Any = [f"text {each}" for each in range(200)]
 NUMBERS: Any = list(range(200))
 
 
-class Marked:
-    """As a Hugging Face data set, whose fingerprint may be of chance."""
-
-    def __init__(self, mark: str) -> None:
-        self._fingerprint = mark
-
-    def __len__(self) -> int:
-        return 3
-
-
 @pytest.mark.parametrize(
     "other",
     [
@@ -42,10 +32,21 @@ def test_the_order_inside_of_a_split_is_a_part() -> None:
     assert one.rank_identity != other.rank_identity
 
 
-def test_a_mark_by_chance_tells_ledgers_apart_and_not_ranks() -> None:
-    one, other = KnownData(Marked("a"), 3, str), KnownData(Marked("b"), 3, str)
-    assert one.identity != other.identity
-    assert one.rank_identity == other.rank_identity
+def test_rows_of_hugging_face_are_the_same_data_whatever_their_fingerprints() -> None:
+    datasets = pytest.importorskip("datasets")
+    rows = {"number": [*range(200)], "text": [f"{number} {'a' * 600}" for number in range(200)]}
+    one = datasets.Dataset.from_dict(rows)
+    other = datasets.Dataset(one.data, fingerprint="by chance")
+    turned = one.select(range(199, -1, -1))
+    loud = one.with_transform(lambda _: pytest.fail("a row was transformed"))
+    identities = [
+        (known.look_at_samples().identity, known.rank_identity)
+        for known in (KnownData(data, 200, str) for data in (one, other, loud, turned))
+    ]
+    assert identities[0] == identities[1] == identities[2]
+    assert identities[0][0] != identities[3][0]
+    assert identities[0][1] != identities[3][1]
+    assert KnownData(one, 200).identity != KnownData(other, 200).identity  # in a plain loader
 
 
 def test_a_list_that_has_grown_is_known_by_its_first() -> None:
