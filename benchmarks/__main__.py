@@ -33,6 +33,7 @@ BENCHES = {
     "runtime": (
         "runtime.command", "The pipeline runtime against torch's, and against the simulator.",
     ),
+    "shapes": ("planning.shapes", "One shape a microbatch, beside two published samplers."),
     "stores": ("stores.command", "Epochs from an S3 that is far away, by system."),
     "start": ("loading.start", "The first batch of a process against torch's DataLoader."),
     "step": ("planning.step", "Pack, partition, order: simulated step time over a bound."),

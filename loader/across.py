@@ -66,8 +66,8 @@ def partition_across(
     Args:
         costs, loads, groups: Of this rank's items; a group's id is the same on all ranks.
         process_group: The ranks that take part; default: all.
-        counts, remainder, budgets, min_microbatches, multiple_of, work, keep_groups, keep_order,
-            speeds: As in `partition`, the same on all ranks.
+        counts, remainder, budgets, min_microbatches, multiple_of: As in `partition`.
+        work, keep_groups, keep_order, speeds: As there; like those, the same on all ranks.
 
     >>> partition_across([900, 100, 500]).send
     [[0, 1, 2]]

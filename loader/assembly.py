@@ -38,8 +38,7 @@ from .balanced.arguments import (
     take_seed,
     takes_nothing,
 )
-from .balanced.left_out import SkippedSamples, checked_keys
-from .balanced.microbatches import BalancedLoader
+from .balanced.microbatches import BalancedLoader, Holes
 from .balanced.settings import BalancedArguments, LoaderSettings, LoopSettings, as_balancer
 from .balanced.source import MicrobatchSource
 from .collate.chosen import BatchMaker, checked_fields
@@ -61,7 +60,10 @@ def read_arguments(
     **more: Any,
 ) -> BalancedArguments:  # fmt: skip
     """Return a DataLoader's arguments, checked; ValueError for what would have no effect."""
-    skip_keys = checked_keys(skip_keys)
+    if skip_keys is not None:
+        from .balanced.left_out import checked_keys  # here: few loops leave any out
+
+        skip_keys = checked_keys(skip_keys)
     balance, ranks = as_balance(balance), as_ranks(ranks)
     ranks.check_dispatch(balance.dispatch)
     if is_packed_stream(dataset):
@@ -147,9 +149,11 @@ def make_planned(
     """Return the balanced loader of a plan; `auto` is what balance="auto" has found for it."""
     arguments, dataset, source = settings.arguments, settings.dataset, settings.source
     known = lambda: KnownData(dataset, None)  # noqa: E731
-    skipped: SkippedSamples | None = None
+    skipped: Callable[[int], Holes] | None = None
     if source is not None:
         if arguments.skip_keys:
+            from .balanced.left_out import SkippedSamples  # here, as above
+
             skipped = SkippedSamples(source, arguments.skip_keys, plan.seed, arguments.shuffle)
         count_now = partial(epoch_samples, source, arguments.shuffle)
         if (count := count_now()) < place.ranks:

@@ -44,3 +44,9 @@ def test_an_example_runs_as_its_docstring_says(example: Path, root: Path, tmp_pa
         done = run([sys.executable, *words], cwd=root, env=environment, timeout=240)
     assert done.returncode == 0, done.stderr
     assert done.stdout
+
+
+def test_the_page_of_rollouts_shows_its_script(root: Path) -> None:
+    script = (root / "examples" / "rollouts.py").read_text()
+    (_, code) = script.split('"""\n\n', maxsplit=1)
+    assert f"```python\n{code}```" in (root / "docs" / "guides" / "rollouts.md").read_text()

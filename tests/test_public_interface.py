@@ -112,7 +112,7 @@ MOST_ARGUMENTS: dict[Any, int] = {
     OnError: 4,
 }  # fmt: skip
 # Of these three together, a value counting as its fields; of a Layout only two were Balance's.
-MOST_SETTINGS, OWN_OF_LAYOUT = 68, 2
+MOST_SETTINGS, OWN_OF_LAYOUT = 69, 2
 MOST_NAMES = 28
 
 

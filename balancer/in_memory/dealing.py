@@ -17,11 +17,13 @@ from ..planning.kernels.loops import level_steps
 from ..planning.partition.by_name import assign_in_rows
 from ..planning.problem.loads import budget_array, group_loads, scale_costs
 from ..planning.problem.options import Counts
+from ..planning.problem.shuffle import permutation
 from .problem import DealingProblem, Float64, KeepGroups
 
 _SPARE = 4  # free places of a cell for items that move
 # As in partition/level.py, where ranks wait once, and where they wait after each microbatch.
 _ONCE, _EACH = (4, 1, 32, 11), (4, 4, 8, 8)
+_FEW, _STARTS = 64, 32  # so few items are dealt from some starts more
 _HALVINGS = 40  # of the interval in which the smallest largest run is looked for
 _LOOSE = -(2**40)  # what a cell is said to hold of a column that does not limit it
 
@@ -61,17 +63,21 @@ def _deal(
     loads: Int64, ranks: int, counts: Counts, keys: Int64 | None, speeds: Float64 | None
 ) -> Int64:
     """Return the rank of each item (n,); those of one key are spread over ranks."""
-    if keys is not None or speeds is not None:
-        rank_of = _place(loads, counts, keys, np.ones(ranks) if speeds is None else speeds)
-    elif len(loads) <= ranks:
+    if keys is None and speeds is None and len(loads) <= ranks:
         return np.arange(len(loads))
+    if keys is not None or speeds is not None:
+        starts = [_place(loads, counts, keys, np.ones(ranks) if speeds is None else speeds)]
     elif counts == "equal":
-        rank_of = equal(loads, (None,) * loads.shape[1], ranks, seed=0).group_of
+        starts = [equal(loads, (None,) * loads.shape[1], ranks, seed=0).group_of]
     else:
-        rank_of = balanced(loads, (None,) * loads.shape[1], ranks).group_of
-    moves = counts == "free" and keys is None
-    cells = np.arange(ranks)[:, None]
-    return _exchange(loads, rank_of, cells, moves, loads[:, :0], (), keys, speeds)
+        starts = [balanced(loads, (None,) * loads.shape[1], ranks).group_of]
+    if len(loads) <= _FEW and keys is None and speeds is None:
+        # Exchanges of few items soon find no better one; from elsewhere they find others.
+        starts += [permutation(len(loads), start, 0) % ranks for start in range(_STARTS)]
+    moves, cells = counts == "free" and keys is None, np.arange(ranks)[:, None]
+    deals = [_exchange(loads, x, cells, moves, loads[:, :0], (), keys, speeds) for x in starts]
+    shares = _sum_shares(loads)
+    return min(deals, key=lambda rank_of: np.bincount(rank_of, shares).max(initial=0))
 
 
 def _place(loads: Int64, counts: Counts, keys: Int64 | None, speeds: Float64) -> Int64:
@@ -117,28 +123,24 @@ def _exchange(
     work, _ = scale_costs(loads, budget_array((None,) * loads.shape[1]), groups)
     if loads.shape[1] > 1:
         work = np.column_stack([work, work.sum(axis=1)])
-    # A cell is said to hold nothing of a key and of its opposite, and may get no more of either:
-    # then no item leaves it but for one of the same key.
-    keys = np.zeros(len(loads), dtype=np.int64) if keys is None else keys + 1
-    limits = np.column_stack([costs, keys, -keys])
-    tight = np.append(budget_array(budgets), (0, 0))
-    contests = cells.T[None, :, :, None]
-    is_keyed = bool(keys.any())
+    contests, free = cells.T[None, :, :, None], keys is None
+    keys = np.ones(len(loads), dtype=np.int64) if keys is None else keys + 1
     if speeds is not None:
-        # Slower ranks hold from the start what faster ones do more: an item in a second cell of
-        # each rank, which by its key stays where it is.
+        # Slower ranks hold from the start what faster ones do more: in a second cell of each rank,
+        # an item of a key of its own, below all others, which so stays where it is.
         ahead = np.rint((speeds.max() - speeds) * (work[:, -1].sum() / ranks)).astype(np.int64)
         work = np.vstack([work, np.repeat(ahead[:, None], work.shape[1], axis=1)])
-        number = np.append(np.ones(len(loads), dtype=np.int64), 2 + np.arange(ranks))
-        limits = np.vstack([limits, np.zeros((ranks, limits.shape[1]), dtype=np.int64)])
-        limits = np.column_stack([limits, number, -number])
-        tight = np.append(tight, (0, 0))
+        costs = np.vstack([costs, np.zeros((ranks, costs.shape[1]), dtype=np.int64)])
+        keys = np.append(keys, -1 - np.arange(ranks))
         cell_of = np.append(cell_of, groups + np.arange(ranks))
         contests = np.concatenate([contests, contests + groups], axis=3)
-    limits = np.ascontiguousarray(limits)
+    limits = np.ascontiguousarray(np.column_stack([costs, keys]))
+    tight = np.append(budget_array(budgets), 0)
     slots = make_slots(limits, cell_of, contests.size, _SPARE if moves else 0)
-    slots.loads[:, costs.shape[1] :] = 0
-    slots.loads[:groups, costs.shape[1] + 2 * is_keyed :] = _LOOSE
+    # A cell is said to hold nothing of keys, and may get no more, nor lose less: then no item
+    # leaves it but for one of the same key.
+    slots.loads[:, -1] = 0
+    slots.loads[: groups * free, -1] = _LOOSE
     last = work.shape[1]
     turns = [(column, 0, column + 1) for column in range(last)] + [(last - 1, last - 1, last)]
     turns, effort = (turns * 2, _EACH) if cells.shape[1] > 1 else (turns, _ONCE)

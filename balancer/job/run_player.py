@@ -100,8 +100,7 @@ class RunPlayer:
 
     def fail(self, error: Exception) -> None:
         """End the run: it cannot go on; what collating raises comes again if loops go on."""
-        comes_again = not isinstance(error, RunError) or error.comes_again
-        if self._parties.fail(str(error), comes_again):
+        if self._parties.fail(str(error), comes_again=not isinstance(error, RunError)):
             self._events.log("failure", " fails: %.600s", error, level=logging.ERROR)
         self.end()
 

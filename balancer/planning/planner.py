@@ -143,7 +143,7 @@ class Planner:
         balanced = np.ascontiguousarray(costs[:, self._columns])
         if self._untimed is not None:
             balanced = timed_costs(self._untimed, balanced)
-        grouped = self._group(window, balanced)
+        grouped = self._group(window, balanced, costs)
         used = grouped.used
         batches = self._assign(window, grouped, balanced[:used], costs[:used])
         over = np.flatnonzero(oversized(balanced[:used], budget_array(self._balanced.budgets)))
@@ -190,10 +190,18 @@ class Planner:
                 "shorten the sample, or use oversize 'alone' or 'refuse'",
             )
 
-    def _group(self, window: Window, costs: Int64) -> StepGroups:
-        """Return the groups of every step of the window, by the configured mode."""
+    def _group(self, window: Window, costs: Int64, all_costs: Int64) -> StepGroups:
+        """Return the groups of every step of the window, by the configured mode.
+
+        costs, all_costs: as in `_assign`.
+        """
         config = self._balanced
         seed = derive_seed(config.seed, window.epoch, window.start)
+        if config.bucket_by is not None and len(costs):
+            from .steps_by_shape import group_shapes  # here: few plans use it
+
+            keys = all_costs[:, self.config.resources.index(config.bucket_by)]
+            return group_shapes(config, costs, keys, seed, window.last)
         if config.mode == "epoch" and len(costs):
             return group_epoch(config, costs, seed)
         partial = len(costs) < config.samples_per_step
@@ -240,7 +248,8 @@ class Planner:
             group_of = match_rows(self._balanced, costs, has, group_of, cells)
         # Exchanges even out the ranks, where groups are ours to change.
         is_ours = config.grouping == "balanced" and config.partition == "multi_resource"
-        if is_ours and not self._balanced.plans_rows and cells:
+        is_ours = is_ours and not self._balanced.plans_rows and config.bucket_by is None
+        if is_ours and cells:
             group_of = level(self._balanced, costs, group_of, np.stack(cells), has)
         if self._order_ranks is not None:
             from .ordering.by_config import ordered_loads

@@ -27,7 +27,7 @@ ENOUGH_STEPS = 4
 ENOUGH_SAMPLES = 4096
 
 # Budgets decide what a step of mode `window` holds, up to a part in 2**5 more than was asked for.
-_ROOM = 5
+ROOM = 5
 
 # First guess of groups needed per group of the lower bound, in 1/1000, and the number of samples
 # that are grouped on trial to improve on it.
@@ -139,7 +139,7 @@ def group_prefix(config: PlanConfig, costs: Int64, seed: int) -> StepGroups:
     # Budgets with room for clearly more than the samples asked for do not decide; the number does.
     loose = config.fixes_step_size or (
         config.grouping != "fixed"
-        and len(costs) * per_step > int(needed[-1]) * (size + (size >> _ROOM))
+        and len(costs) * per_step > int(needed[-1]) * (size + (size >> ROOM))
     )
     steps = len(costs) // size if loose else int(needed[-1]) // per_step
     if ENOUGH_STEPS * size >= ENOUGH_SAMPLES:

@@ -192,8 +192,6 @@ class Measuring:
 
 logger = logging.getLogger(__name__)
 
-TRIES = 3  # a microbatch that cannot be made is tried again at the next call, this often
-
 
 class PlannedRun:
     """The state of one run. A method may be left by an exception: then the run is not used again.
@@ -543,13 +541,11 @@ class PlannedRun:
 
     def _make_again(self, step: OpenStep, task: MicrobatchTask, failed: Failed) -> Exception:
         """Return what collate_fn has raised; the microbatch is made again, for the next call."""
-        task.failures += 1
         self._sent.pop(task.number, None)
         task.loaded = None
         self._unsent.appendleft((step, task))
         try:
             failed.reraise()
         except Exception as error:
-            if task.failures < TRIES:
-                return error
-            return self._maker.comes_again(step, task, error)
+            self._maker.note_microbatch(step, task, error)
+            return error

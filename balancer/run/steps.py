@@ -131,7 +131,6 @@ class MicrobatchTask:
     load: Load
     number: int = -1
     loaded: LoadedBatch | None = None
-    failures: int = 0
 
 
 @dataclass(slots=True, eq=False)
@@ -403,14 +402,11 @@ class StepMaker:
             stats.take_plan(step.plan, step.all_holes, self._settings.job.plan)
             stats.ready = sum(task.loaded is not None for _, task in sent)
 
-    def comes_again(self, step: OpenStep, task: MicrobatchTask, error: Exception) -> RunError:
-        """Return the error of a microbatch that could not be made so often."""
-        indexes = step.plan.find_indexes(task.ordinals)[:QUOTED]
-        names = [str(self._settings.source.key(index)) for index in indexes]
-        place = step.plan.number, task.cell[1]
-        last = RunError(explain_failures(*place, names, task.failures, error), comes_again=True)
-        last.__cause__ = error
-        return last
+    def note_microbatch(self, step: OpenStep, task: MicrobatchTask, error: Exception) -> None:
+        """Note on what collate_fn has raised of which microbatch it did."""
+        indexes = step.plan.find_indexes(task.ordinals[:QUOTED])
+        names = [self.make_failed(index, "").key for index in indexes]
+        note_microbatch(error, step.plan.number, task.cell[1], names)
 
     def _holes(self, step: OpenStep, task: MicrobatchTask) -> Iterator[Hole]:
         """Yield the samples that a microbatch lacks; those refused are the first rank's."""
@@ -421,14 +417,11 @@ class StepMaker:
                 yield Hole(ordinal, why.key, why.reason, why.source)
 
 
-def explain_failures(
-    step: int, microbatch: int, names: Sequence[str], failures: int, error: Exception
-) -> str:
-    """Return the text of the error of a microbatch that could not be made so often."""
-    return (
+def note_microbatch(error: Exception, step: int, microbatch: int, names: Sequence[str]) -> None:
+    """Note on an error of which microbatch, with samples of these names, it was raised."""
+    error.add_note(
         f"microbatch {microbatch} of step {step} (samples {', '.join(names[:QUOTED])}) could not "
-        f"be made {failures} times, and comes again until it is: {type(error).__name__}: {error}; "
-        "mend collate_fn, or go on from a ledger beyond it"
+        "be made, and comes again until it is: mend collate_fn, or go on from a ledger beyond it"
     )
 
 

@@ -106,7 +106,7 @@ def as_tables(report: Mapping[str, Any]) -> list[Table]:
         errors.add_row(name, error, "; ".join(labels))
     bars = make_table("Bars", "figure", "worst", "most", "cells", "where")
     for bar in report["bars"]:
-        worst = "no cell" if bar["worst"] is None else f"{bar['worst']:.4g}"
+        worst = "no cell" if bar["worst"] is None else f"{bar['worst']:.5g}"
         where = f"ABOVE in {'; '.join(bar['above'])}" if bar["above"] else bar["cell"] or ""
         bars.add_row(bar["bar"], worst, f"{bar['most']:.4g}", str(bar["cells"]), where)
     return [table for table in (deals, cuts, errors, bars) if table.row_count]

@@ -10,15 +10,22 @@ if TYPE_CHECKING:
     from .accelerate import prepare_accelerate
     from .megatron import megatron_iterators
     from .trainer import attach_trainer
+    from .verl import partition_verl_batch
 
 # Each is imported when it is first used, as in the packages above.
 _HOMES = {
     "attach_trainer": ".trainer",
     "megatron_iterators": ".megatron",
+    "partition_verl_batch": ".verl",
     "prepare_accelerate": ".accelerate",
 }
 
-__all__ = ["attach_trainer", "megatron_iterators", "prepare_accelerate"]
+__all__ = [
+    "attach_trainer",
+    "megatron_iterators",
+    "partition_verl_batch",
+    "prepare_accelerate",
+]
 
 if not TYPE_CHECKING:
 

@@ -70,6 +70,8 @@ def read_work(balance: Balance) -> WorkName | None:
     """Return the work that the user has said, by a layout too; None where it is to be found."""
     if kind := as_work(balance.work).kind:
         return kind
+    if balance.bucket_by is not None:  # of one shape nothing is padded
+        return "packed"
     layout = as_layout(balance.layout)
     return None if layout is None else "padded" if layout.pads else "packed"
 
@@ -150,7 +152,8 @@ class PlanTerms:
         oversize = balance.oversize
         if balance.budgets and balance.counts != "free" and oversize == "alone":
             oversize = "error"  # no microbatch of equal counts is for one sample
-        times_ns, work = balance.time_ns, {*choice.resources} - {*NO_WORK, *choice.unrecognised}
+        no_work = {*NO_WORK, *choice.unrecognised, balance.bucket_by}
+        times_ns, work = balance.time_ns, {*choice.resources} - no_work
         if times_ns is None and work <= set(self.model_times or ()):
             times_ns = self.model_times
         elif times_ns is None and choice.unrecognised:

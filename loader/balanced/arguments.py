@@ -68,7 +68,7 @@ def find_resources(
         named = (
             *balance.budgets,
             *balance.padding.multiples,
-            *filter(None, [balance.label_tokens]),
+            *filter(None, [balance.label_tokens, balance.bucket_by]),
         )
         known = (*DEFAULT_RESOURCES, IN_BATCHES)
         extra = dict.fromkeys(name for name in named if name not in known)

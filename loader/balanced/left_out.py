@@ -49,9 +49,9 @@ class SkippedSamples:
         return self._indexes[1]
 
 
-def checked_keys(keys: Iterable[str] | None) -> frozenset[str]:
+def checked_keys(keys: Iterable[str]) -> frozenset[str]:
     """Return the keys of samples to leave out; TypeError for what is no list of texts."""
-    texts = frozenset(() if keys is None else keys)
+    texts = frozenset(keys)
     if isinstance(keys, str) or not all(isinstance(key, str) for key in texts):
         raise TypeError(f"skip_keys is {keys!r:.80}: give a list of samples' keys, as texts")
     return texts

@@ -20,8 +20,7 @@ from typing import TYPE_CHECKING, Any, Literal
 from ...balancer.planning.problem.config import PlanConfig
 from ...balancer.planning.problem.layout import find_base
 from ...balancer.protocol.job_spec import JobSpec
-from ...balancer.run.run import TRIES
-from ...balancer.run.steps import explain_failures
+from ...balancer.run.steps import note_microbatch
 from ...balancer.run.tasks import LocalArrival, RunStart
 from ...workers.sources.data_identity import KnownData
 from ...workers.sources.failures import SkippedSample
@@ -74,14 +73,12 @@ class PassedOver:
 class Received:
     """A microbatch that was fetched at a position, until one is fetched at another.
 
-    reported: how many of its holes are in the dead-letter file; failures: how often it could not be
-    unpacked.
+    reported: how many of its holes are in the dead-letter file.
     """
 
     arrival: LocalArrival
     at: ResumePosition
     reported: int = 0
-    failures: int = 0
     unpacked: Fetched | PassedOver | None = None
 
 
@@ -486,7 +483,7 @@ class Fetcher:
     def fetch(self, at: ResumePosition) -> Fetched | PassedOver | None:
         """Return the microbatch at a position, None at the end of the run.
 
-        Raises what unpacking raises, and LoaderError when it has done so TRIES times.
+        Raises what unpacking raises.
         """
         received = self._received
         if received is None or received.at is not at:
@@ -509,13 +506,9 @@ class Fetcher:
         except LoaderError:
             raise
         except Exception as error:
-            received.failures += 1
-            if received.failures < TRIES:
-                raise
             batch = received.arrival.batch
-            place = batch.step, batch.microbatch
-            why = explain_failures(*place, batch.keys, received.failures, error)
-            raise LoaderError(why) from error
+            note_microbatch(error, batch.step, batch.microbatch, batch.keys)
+            raise
 
 
 class CountedSteps:

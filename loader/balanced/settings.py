@@ -101,7 +101,7 @@ class BalancedArguments:
     fields: WantedFields
     decode_threads: int
     restarts: int = 0
-    skip_keys: frozenset[str] = frozenset()
+    skip_keys: frozenset[str] | None = None
     stats: Any = None
 
 

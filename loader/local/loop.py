@@ -35,7 +35,7 @@ from ...workers.sources.randomness import entropy
 from ..balanced.settings import LoopSettings
 from ..balanced.source import BatchWait, MicrobatchSource, refuse_forked_copy
 from ..step import waiting
-from ..step.errors import ComesAgainError, LoaderError
+from ..step.errors import LoaderError
 from .starts import LOST_S, MEET_S, log_way, meet_ranks
 from .workers import WorkerTasks
 
@@ -340,7 +340,7 @@ class LocalLoop(MicrobatchSource):
 
 def _make_loader_error(error: RunError) -> LoaderError:
     """Return a run's error as the user gets it."""
-    loader_error = (ComesAgainError if error.comes_again else LoaderError)(str(error))
+    loader_error = LoaderError(str(error))
     if error.raised is not None:
         loader_error.raised = error.raised
         error.raised.add_note(str(loader_error))

@@ -12,7 +12,7 @@ from collections.abc import Callable
 from contextlib import AbstractContextManager
 from functools import partial
 from types import SimpleNamespace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 
@@ -28,8 +28,10 @@ from ...workers.sources.randomness import own_generators
 from ..balanced.settings import WorkerStart
 from ..plain.iterators import refuse_restarts
 from ..plain.own_workers import OwnWorkers
-from ..plain.restarting import MOST_DEATHS, Death, WorkerReplacer
 from ..plain.torch_names import TorchExceptionWrapper, describe_exit
+
+if TYPE_CHECKING:
+    from ..plain.restarting import Death
 
 logger = logging.getLogger(__name__)
 
@@ -71,6 +73,8 @@ class WorkerTasks(OwnWorkers, OwnTasks):
         with quiet_forks():  # no thread of ours is in the trainer then
             super().__init__(_arguments(reader, start, prefetch, context, init_fn, seed))
             if start.restarts:
+                from ..plain.restarting import WorkerReplacer  # here: few loops replace any
+
                 self._replacer = WorkerReplacer(self, context, start.restarts, self._progress)
         self._keep()
         self._poller = select.poll()
@@ -153,8 +157,10 @@ class WorkerTasks(OwnWorkers, OwnTasks):
             self._poller.register(self._workers[death.worker].sentinel, select.POLLIN)
             self._give_again(death)
 
-    def _give_again(self, death: Death) -> None:
+    def _give_again(self, death: "Death") -> None:
         """Give a worker that was replaced the tasks of the one before, but for a deadly sample."""
+        from ..plain.restarting import MOST_DEATHS
+
         tasks = {n: task for n, (owner, task) in self._under_way.items() if owner == death.worker}
         for number, task in tasks.items():
             if death.index is not None and death.index in task[TASK_HEAD:]:

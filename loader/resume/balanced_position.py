@@ -105,9 +105,9 @@ def write_position(
     plan, place = job.plan, position.place
     ledger = BalancedLedger(
         seed=plan.seed, samples=data.samples, data=data.identity, planner=PLANNER_VERSION,
-        epoch=epoch, shuffle=job.shuffle, digest=plan.digest(), start=place.start, step=place.step,
-        window_step=place.window_step, microbatch=place.microbatch, costs=place.costs,
-        samples_per_step=plan.samples_per_step, mode=plan.mode, ranks=plan.ranks,
+        epoch=epoch, shuffle=job.shuffle, digest=plan.step_digest, start=place.start,
+        step=place.step, window_step=place.window_step, microbatch=place.microbatch,
+        costs=place.costs, samples_per_step=plan.samples_per_step, mode=plan.mode, ranks=plan.ranks,
         served=position.served, holes=position.holes, left_out=position.left_out,
         unusable=position.unusable, label_tokens=job.label_source, auto=auto,
     )  # fmt: skip
@@ -157,7 +157,8 @@ def check_counted(ledger: BalancedLedger, data: KnownData, growing: bool) -> Non
 
 def _check_plan(ledger: BalancedLedger, plan: PlanConfig, played: int) -> None:
     """Raise ValueError for a position inside a step or a window that another plan made."""
-    if is_inside(ledger) and ledger.digest != plan.digest():
+    other_ranks = ledger.ranks != plan.ranks and bool(ledger.microbatch or ledger.served)
+    if is_inside(ledger) and (other_ranks or ledger.digest != plan.step_digest):
         raise ValueError(
             f"the ledger was saved inside step {ledger.step} (microbatch {ledger.microbatch}) or "
             "its window, where only the very same plan can continue: resume with the same ranks, "

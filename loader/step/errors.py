@@ -19,7 +19,7 @@ class LoaderError(RuntimeError):
 
 
 class ComesAgainError(LoaderError):
-    """A microbatch that could not be made a few times: it comes again if the loop goes on."""
+    """What collating has raised at a balancer: the microbatch comes again if the loop goes on."""
 
 
 class OneCaller:

@@ -34,6 +34,7 @@ SHORT = [
     ("published", f"--costs COSTS {BUDGETS} --ranks 4 --accumulate 8 --mode exact", "groups"),
     ("rollouts", "--cell 512x8 --cell 66x64 --cell 512x8x8192 --cell 70x8x8192 --rounds 1",
      "bars deals microbatches verl"),
+    ("shapes", "--samples 9000 --ranks 8 --batch-size 4", "samples sets"),
     ("step", f"--costs COSTS {BUDGETS} --ranks 4 --stages 3 --microbatches 8 --draws 2",
      "strategies"),
     ("vocabulary_layers", "--words 64 --hidden 8 --tokens 16 --dtype fp32 --device cpu --rounds 3",
@@ -110,6 +111,17 @@ def check_order(report: Mapping[str, Any]) -> None:
     assert found["two_opt"]["speedup"] > 1
     gaps = [found[name]["gap_to_optimum"] for name in ("random", "two_opt")]
     assert gaps == [None] * 2 or gaps[0] > gaps[1] >= 0
+
+
+def check_shapes(report: Mapping[str, Any]) -> None:
+    for name, plans in report["sets"].items():
+        ours = {plan: row for plan, row in plans.items() if plan.startswith("ours")}
+        assert all(row["one_shape"] == 1 for row in plans.values())
+        assert all(row["dropped"] == row["repeated"] == 0 for row in ours.values())
+        assert plans["Automodel's rule"]["dropped"] > 0 < plans["diffusers' rule"]["repeated"]
+        for plan, row in ours.items():
+            assert row["work_over_bound"] <= 1.05, (name, plan)
+            assert row["time_of_epoch"] < plans["diffusers' rule"]["time_of_epoch"]
 
 
 def check_padded(report: Mapping[str, Any]) -> None:

@@ -75,7 +75,10 @@ PROFILE = {
     },
     "ranks": 4,
 }
-PYTHON = [*blocks("python", "py")]
+# What a page's blocks import that `make test` does not install: check_*.py of tests/programs runs
+# them, by `make test-frameworks PROGRAM=...`.
+OF_PROGRAMS = {"docs/from/lhotse.md": "lhotse"}
+PYTHON = [block for block in blocks("python", "py") if block.page not in OF_PROGRAMS]
 PAGES = sorted({block.page for block in PYTHON})
 COMMANDS = [*commands()]
 
@@ -152,6 +155,13 @@ def test_the_python_of_a_page_runs(page: str, shards: Path, tmp_path: Path) -> N
         [sys.executable, "page.py"], cwd=tmp_path, env=environment, imported=frameworks_of(page)
     )
     assert done.returncode == 0, done.stderr
+
+
+@pytest.mark.parametrize(("page", "program"), OF_PROGRAMS.items())
+def test_a_page_of_a_program_is_run_by_its_tests(page: str, program: str, root: Path) -> None:
+    (checks,) = (root / "tests/programs" / program).glob("check_*.py")
+    assert page in checks.read_text()
+    assert (root / page).exists()
 
 
 def test_readers_are_given_nothing_of_ours() -> None:

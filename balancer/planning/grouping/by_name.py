@@ -6,7 +6,6 @@ from ..kernels.arrays import Int64
 from ..problem.config import PlanConfig
 from .balanced import balanced, equal
 from .groups import GroupingResult
-from .padded import group_padded
 
 # Room beside what samples need, since they do not fill buckets to the last: a part in 2**_SLACK.
 _SLACK = 8
@@ -70,6 +69,8 @@ def group_samples(
 
         return isf(costs, config.budgets, seed=seed)
     if config.padded:
+        from .padded import group_padded  # here: most plans add costs up
+
         return group_padded(config, costs, parts)
     if config.equal_counts:
         return equal(costs, config.budgets, parts, seed)

@@ -139,7 +139,7 @@ class Balance:
     @property
     def resolved_work(self) -> WorkName:
         """The work that is planned: `work`, else what the layout makes of it."""
-        sums = self.grouping == "isf" or self.mode == "epoch"
+        sums = self.grouping == "isf" or self.mode == "epoch" or self.bucket_by is not None
         layout = as_layout(self.layout)
         pads = layout is not None and layout.pads
         return as_work(self.work).kind or ("padded" if pads and not sums else "packed")
@@ -153,6 +153,11 @@ class Balance:
     def padding(self) -> Padding:
         """How samples and microbatches are padded, by resource."""
         return resolve_padding(as_shapes(self.shapes), self.budgets)
+
+    @property
+    def bucket_by(self) -> str | None:
+        """The resource of which all samples of a microbatch have one value, or none."""
+        return as_shapes(self.shapes).bucket_by
 
     @property
     def dispatch(self) -> Dispatch:

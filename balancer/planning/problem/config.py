@@ -45,12 +45,12 @@ LastStep = Literal["whole", "even", "short"]
 # Those that are the same here as in Balance.
 _OPTIONS = (
     "accumulate", "grouping", "partition", "ordering", "mode", "seed", "oversize", "all_or_none",
-    "counts",
+    "counts", "bucket_by",
 )  # fmt: skip
 # A digest has these where they say something: it is that of ledgers that do not know them.
 _SAID = {
     "empty_microbatches", "padded", "time_ns", "counts", "last_step", "pipeline", "dispatched",
-    "all_or_none", "spares", "multiples", "buckets", "layout",
+    "all_or_none", "spares", "multiples", "buckets", "layout", "bucket_by",
 }  # fmt: skip
 MOST_RESOURCES = 32
 
@@ -65,7 +65,7 @@ class PlanConfig:
         resources, budgets: The costs' columns, and the most of each that a microbatch may hold
             (None: no limit).
         grouping, partition, mode, seed, oversize, waits, counts, accumulate: As in Balance.
-        ordering, time_ns, all_or_none: As in its values.
+        ordering, time_ns, all_or_none, bucket_by: As in its values.
         batch_size: Samples of a microbatch, for grouping "fixed" only.
         accumulate_from: Where accumulate "auto" starts; all ranks raise it together, step by step.
         drop_last: Whether a last step that is not full is left out.
@@ -116,6 +116,7 @@ class PlanConfig:
     multiples: tuple[tuple[str, int], ...] = ()
     buckets: tuple[tuple[str, tuple[int, ...]], ...] = ()
     layout: str = ""
+    bucket_by: str | None = None
 
     def __post_init__(self) -> None:
         for name in _OPTIONS:
@@ -138,6 +139,11 @@ class PlanConfig:
         """
         rows = accumulate_from if balance.accumulate == "auto" else balance.accumulate
         size = samples_per_step or balance.samples_per_step or ranks * rows * (batch_size or 1)
+        if balance.bucket_by not in (None, *resources):
+            raise ValueError(
+                f"bucket_by is {balance.bucket_by!r}, but samples cost {', '.join(resources)}: let "
+                f"cost= or probe() give {balance.bucket_by}, a number for each shape"
+            )
         padding, pipeline = balance.padding, ""
         if (order := as_pipeline(balance.pipeline)) is not None:
             from .pipeline_costs import read_costs  # here: most plans have no pipeline
@@ -190,6 +196,11 @@ class PlanConfig:
         ):
             if unknown := [name for name in names if name not in allowed]:
                 yield f"{option} names {unknown[0]}, but samples cost {', '.join(allowed)}"
+        if self.bucket_by in [resources[column] for column in self.balanced_columns]:
+            yield (
+                f"bucket_by is {self.bucket_by!r}, which is no work, and samples cost nothing "
+                "else: let them cost 1 of something, such as images, or what they take"
+            )
         yield from against_columns(resources, self.multiples, self.buckets)
         yield from self._against_step_size()
 
@@ -267,6 +278,7 @@ class PlanConfig:
             self.padded_columns,
             tuple((self.resources.index(name), size) for name, size in self.multiples),
             tuple((self.resources.index(name), size) for name, size in self.buckets),
+            tuple(k for k, name in enumerate(self.resources) if name == self.bucket_by),
         )
 
     @property
@@ -279,7 +291,7 @@ class PlanConfig:
         (0,)
         """
         columns = enumerate(zip(self.resources, self.budgets, strict=True))
-        no_work = (*NO_WORK, *self.dispatched)
+        no_work = (*NO_WORK, *self.dispatched, self.bucket_by)
         work = tuple(
             k for k, (name, budget) in columns if budget is not None or name not in no_work
         )
@@ -336,6 +348,17 @@ class PlanConfig:
         whole, remainder = divmod(samples, self.samples_per_step)
         last = self.last_rows(remainder) if self.keeps_last(remainder) else 0
         return whole * self.first_accumulate + last
+
+    @property
+    def step_digest(self) -> str:
+        """32 hex digits that change whenever a step's microbatches could.
+
+        Under bucket_by they depend on how many there are, not on how many ranks these are for.
+        """
+        if self.bucket_by is None:
+            return self.digest()
+        rows = self.least_microbatches
+        return replace(self, ranks=1, accumulate=rows, accumulate_from=1).digest()
 
     def digest(self) -> str:
         """Return 32 hex digits that change whenever a plan could."""

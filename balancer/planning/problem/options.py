@@ -114,6 +114,7 @@ OPTIONS: Mapping[str, Check] = {
         "are sizes of a microbatch for each resource, such as {'tokens': [4096, 8192]}, or their "
         "number",
     ),
+    "bucket_by": _RESOURCE,
     "oversize": _allow_names("oversize"),
     "seed": _INTEGER,
     "layout": (
@@ -154,6 +155,7 @@ def contradictions(rules: Any) -> Iterator[str]:
         )
     # Where the number of samples decides what a step holds, budgets need not.
     is_sized = grouping in ("fixed", "auto") or rules.is_padded or counts == "equal"
+    is_sized = is_sized or (rules.bucket_by is not None and mode == "window")
     if mode != "exact" and not (rules.limited or is_sized):
         yield (
             f"mode {mode!r} needs a budget, such as budgets={{'tokens': 4096}}: "
@@ -195,6 +197,8 @@ def contradictions(rules: Any) -> Iterator[str]:
             )
     if rules.all_or_none is not None:
         yield from _against_all_or_none(rules)
+    if rules.bucket_by is not None:
+        yield from _against_bucket_by(rules)
 
 
 def _against_all_or_none(rules: Any) -> Iterator[str]:
@@ -214,6 +218,23 @@ def _against_all_or_none(rules: Any) -> Iterator[str]:
         )
     if rules.all_or_none in rules.dispatched:
         yield (f"{says}and with dispatch 'images' it travels to other ranks: leave one of them out")
+
+
+def _against_bucket_by(rules: Any) -> Iterator[str]:
+    """Yield why microbatches cannot be of one value of a cost each."""
+    says = f"shapes: bucket_by is {rules.bucket_by!r}, "
+    if rules.mode == "exact":
+        yield (
+            f"{says}and the samples that mode 'exact' puts into a step rarely divide into "
+            "microbatches of one shape: use mode 'window', or mode 'epoch' with a budget or "
+            "grouping 'fixed'"
+        )
+    mixing = {
+        "grouping 'isf'": rules.grouping == "isf", "work 'padded'": rules.is_padded,
+        "all_or_none": rules.all_or_none is not None,
+    }  # fmt: skip
+    for option in (name for name, is_asked in mixing.items() if is_asked):
+        yield f"{says}and {option} is for microbatches of many shapes: leave one of them out"
 
 
 def list_padded(work: str | None, resources: tuple[str, ...]) -> tuple[str, ...]:

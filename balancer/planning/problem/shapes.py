@@ -45,7 +45,7 @@ class Sizing(NamedTuple):
     """How the costs of a microbatch follow from its samples', by column.
 
     padded: columns of which it costs count x largest. multiples, buckets: pairs of a column and
-    what Padding has of it.
+    what Padding has of it. shared: columns of which it has its samples' one value.
 
     >>> Sizing(multiples=((0, 8),), buckets=((0, (16, 32)),)).total(np.array([[3], [9]]))
     ((32,), (20,))
@@ -56,6 +56,7 @@ class Sizing(NamedTuple):
     padded: tuple[int, ...] = ()
     multiples: tuple[tuple[int, int], ...] = ()
     buckets: tuple[tuple[int, tuple[int, ...]], ...] = ()
+    shared: tuple[int, ...] = ()
 
     def total(self, rows: Int64) -> tuple[tuple[int, ...], tuple[int, ...]]:
         """Return what a microbatch of samples (n, resources) costs, and what of it is padding."""
@@ -64,6 +65,8 @@ class Sizing(NamedTuple):
             return tuple(real.tolist()), (0,) * len(real)
         rows = self.rounded(rows)
         sums = rows.sum(axis=0) if self.multiples else real.copy()
+        for column in self.shared:
+            real[column] = sums[column] = rows[:, column].max(initial=0)
         for column in self.padded if len(rows) else ():
             sums[column] = len(rows) * rows[:, column].max()
         sums = self.bucketed(sums[None])[0]
@@ -127,8 +130,19 @@ def against_padding(padding: Padding, rules: Any) -> Iterator[str]:
                 f"{option} pads {unpadded[0]}, and layout {by.name!r} pads {pads}: leave "
                 f"{unpadded[0]} out"
             )
+    no_work = {**padding.multiples, **padding.buckets, **rules.budgets, **(rules.time_ns or {})}
+    if rules.bucket_by in no_work:
+        yield (
+            f"shapes: bucket_by is {rules.bucket_by!r}, whose values tell shapes apart and are no "
+            f"work: leave {rules.bucket_by} out of budgets, work, align and buckets"
+        )
     if not padding.buckets:
         return
+    if rules.bucket_by is not None:
+        yield (
+            f"shapes: bucket_by is {rules.bucket_by!r}, and buckets pad microbatches of many "
+            "lengths: leave one of them out"
+        )
     if rules.is_padded or (by is not None and by.base != "packed"):
         yield (
             "buckets are of microbatches whose samples are concatenated, and work or layout is "

@@ -56,6 +56,8 @@ class Shapes:
         cp: Context-parallel ranks: samples are padded to a multiple of 2 x cp tokens; default 1.
         buckets: Microbatches are padded to one of these, {"tokens": [4096, 8192]}, or to one of so
             many lengths in tokens, evenly spaced up to their budget: 8; default: none.
+        bucket_by: The name of a cost that is no work, and of which all samples of a microbatch have
+            one value: a number for each resolution, say; default: none.
 
     >>> as_shapes(8)
     Shapes(align={'tokens': 8})
@@ -64,12 +66,14 @@ class Shapes:
     align: Mapping[str, int] | int = FrozenMapping[int]({})
     cp: int = 1
     buckets: Mapping[str, Sequence[int]] | int = FrozenMapping[Sequence[int]]({})
+    bucket_by: str | None = None
 
     def __post_init__(self) -> None:
         align: Any = {LLM: self.align} if type(self.align) is int else self.align
         check_option("align", align)
         check_option("cp", self.cp)
         check_option("buckets", self.buckets)
+        check_option("bucket_by", self.bucket_by)
         object.__setattr__(self, "align", FrozenMapping(align))
         if isinstance(self.buckets, Mapping):
             ascending = {name: tuple(sorted({*sizes})) for name, sizes in self.buckets.items()}

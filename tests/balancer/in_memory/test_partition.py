@@ -38,8 +38,9 @@ def test_random_problems() -> None:
 
 
 @pytest.mark.long
-def test_ten_thousand_random_problems() -> None:
-    assert sum(map(_check, range(300, 10_300))) < 1000
+@pytest.mark.parametrize("first", range(300, 10_300, 500))
+def test_ten_thousand_random_problems(first: int) -> None:
+    assert sum(map(_check, range(first, first + 500))) < 50
 
 
 @pytest.mark.parametrize("kind", ["lognormal", "tail"])

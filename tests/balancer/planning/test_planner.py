@@ -171,6 +171,7 @@ CHANGES: dict[str, Any] = {
     "counts": "free", "time_ns": (("tokens", 2),), "last_step": "even", "pipeline": "costs",
     "dispatched": ("tiles",), "all_or_none": "tiles", "spares": True,
     "multiples": (("tokens", 16),), "buckets": (("tokens", (8, 4096)),), "layout": "own",
+    "bucket_by": "tiles",
 }  # fmt: skip
 
 
@@ -179,7 +180,9 @@ def test_the_digest_depends_on_every_field() -> None:
     for name, value in CHANGES.items():
         grouping = "isf" if name in ("grouping", "batch_size") else "balanced"
         partition = "greedy" if name == "partition" else "multi_resource"
-        base = replace(BASE, grouping=grouping, partition=partition)  # type: ignore[arg-type]
+        mode = "window" if name == "bucket_by" else "exact"
+        options: Any = {"grouping": grouping, "partition": partition, "mode": mode}
+        base = replace(BASE, **options, budgets=(None, 4096) if mode == "window" else BASE.budgets)
         assert replace(base, **{name: value}).digest() != base.digest(), name
     # that of ledgers that do not know later options
     plain = PlanConfig(4, 64, 2, ("tiles", "tokens"), (None, None))
