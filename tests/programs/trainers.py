@@ -10,7 +10,7 @@ import shutil
 import subprocess
 import sys
 from collections import defaultdict
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -37,6 +37,8 @@ PROGRAMS = Path(__file__).parent
 SAMPLES, PER_STEP, RANKS, ACCUMULATE = 300, 30, 2, 3
 # Each is in the middle of the second epoch.
 SAVED = 14
+# What a padded token takes where no model's times are known, and a pair of attention.
+SLOTS = {"tokens": 1, "attention_pairs": 0}
 FORECAST = re.compile(
     r"step ([\d.]+) of random order's: ranks work ([\d.]+) and wait ([\d.]+) instead of ([\d.]+) "
     r"and ([\d.]+);.*\(forecast from (\d+) samples"
@@ -117,12 +119,13 @@ def count_lines(*names: str) -> int:
 class TrainerChecks:
     """The checks.
 
-    losses_agree: whether the program divides by the tokens of the whole step.
+    losses_agree: whether the program divides by the tokens of the whole step. deals_batches:
+    whether its ranks get whole batches of an order, as the random order of a forecast has them.
     """
 
     name = ""
     samples = SAMPLES
-    losses_agree, evaluates = True, True
+    losses_agree, evaluates, deals_batches = True, True, True
 
     def test_steps_epochs_and_rates_are_the_same(self, runs: Runs) -> None:
         assert len(runs.plain.steps) == 2 * SAMPLES // PER_STEP
@@ -135,7 +138,7 @@ class TrainerChecks:
         check_epochs(runs.ours, self.samples)
 
     def test_the_first_step_has_the_same_loss_and_gradient(self, runs: Runs) -> None:
-        print_comparison(self.name, runs.plain, runs.ours)
+        print_comparison(self.name, runs.plain, runs.ours, waits="step")
         if self.losses_agree:
             check_first_step(runs.plain, runs.ours)
             return
@@ -145,9 +148,13 @@ class TrainerChecks:
             assert ours != pytest.approx(theirs, rel=1e-4)
         assert "weighs the tokens of short samples more" in runs.ours.log
 
-    def test_ranks_wait_less(self, runs: Runs) -> None:
-        assert runs.ours.waiting() < runs.plain.waiting()
-        assert runs.ours.waiting(waits="step") < runs.plain.waiting(waits="step")
+    def test_steps_are_shorter_and_ranks_wait_less(self, runs: Runs) -> None:
+        parts = (
+            _sum_steps(run, range(SAMPLES // PER_STEP), SLOTS) for run in (runs.plain, runs.ours)
+        )
+        (theirs, their_work), (ours, work) = parts
+        assert ours < theirs
+        assert ours - work < theirs - their_work
 
     def test_the_forecast_is_what_the_tensors_say(self, runs: Runs, data: Path) -> None:
         line = FORECAST.search(runs.ours.log)
@@ -156,7 +163,8 @@ class TrainerChecks:
         weigh = "times computed from" in runs.ours.log
         counted = count_times(runs, int(line[6]) // PER_STEP, data / "model" if weigh else None)
         print(f"{self.name}: forecast {told}, counted {tuple(round(part, 2) for part in counted)}")
-        assert told == pytest.approx(counted, abs=0.05)
+        last = None if self.deals_batches else 3
+        assert told[:last] == pytest.approx(counted[:last], abs=0.05)
 
     def test_evaluations_are_the_same(self, runs: Runs) -> None:
         if not self.evaluates:
@@ -196,6 +204,7 @@ def try_program(program: str, data: Path, *, samples: int = SAMPLES) -> dict[str
 
 def check_trial(report: dict[str, Any], runs: Runs) -> None:
     """Fail unless a trial recommends balance, and tells what the plain run waited and padded."""
+    # the trial's loader knows no DDP: its ranks meet at each microbatch
     told = [report["forecast"][name] for name in ("waited", "padding_random")]
     counted = [runs.plain.waiting(), runs.plain.padding()]
     print(f"try: {report['verdict']} {told}, counted {counted}; {report['paste']}")
@@ -209,7 +218,7 @@ def count_times(runs: Runs, steps: int, model: Path | None) -> tuple[float, ...]
     model: whose times weigh tokens and pairs of attention; tokens alone without it. The order is
     the line's: our step, work and waiting in it, and theirs, in steps of the plain run.
     """
-    times = {"tokens": 1, "attention_pairs": 0}
+    times = SLOTS
     if model is not None:
         times = cp.balancer.time_ns(json.loads((model / "config.json").read_text()))
     (ours, work), (theirs, their_work) = (
@@ -219,17 +228,16 @@ def count_times(runs: Runs, steps: int, model: Path | None) -> tuple[float, ...]
     return tuple(part / theirs for part in parts)
 
 
-def _sum_steps(run: Run, steps: Iterable[int], times: dict[str, int]) -> tuple[float, float]:
-    """Return the time until the slowest rank is done, and a rank's mean, at each microbatch."""
+def _sum_steps(run: Run, steps: Iterable[int], times: Mapping[str, int]) -> tuple[float, float]:
+    """Return the time until the slowest rank is done, and a rank's mean: DDP meets once a step."""
     slowest = mean = 0.0
     for step in steps:
-        ranks = defaultdict[int, list[float]](list)
+        ranks = defaultdict[int, float](float)
         for batch in run.batches:
             if batch["step"] == step:
                 longest = batch["slots"] / len(batch["lengths"])
                 token = times["tokens"] + times["attention_pairs"] * longest
-                ranks[batch["rank"]].append(batch["slots"] * token)
-        for together in zip(*ranks.values(), strict=True):
-            slowest += max(together)
-            mean += sum(together) / RANKS
+                ranks[batch["rank"]] += batch["slots"] * token
+        slowest += max(ranks.values())
+        mean += sum(ranks.values()) / RANKS
     return slowest, mean

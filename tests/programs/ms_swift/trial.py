@@ -5,14 +5,15 @@ from pathlib import Path
 
 import yaml
 from swift.pipelines import sft_main
+from torch.utils.data import DataLoader
 from transformers import Trainer
 
 loaders = []
 
 
 def keep_loader(trainer, *_, **__):
-    trainer.accelerator.prepare = lambda loader: loader
-    loaders.append(trainer.get_train_dataloader())
+    size, collate = trainer.args.per_device_train_batch_size, trainer.data_collator
+    loaders.append(DataLoader(trainer.train_dataset, size, shuffle=True, collate_fn=collate))
     raise SystemExit
 
 
