@@ -96,7 +96,7 @@ def _read_loader(trainer: Any, get_loader: Callable[[], Any]) -> TorchLoader[Any
     before = vars(accelerator).get("prepare")
     accelerator.prepare = lambda loader, **_: loader
     try:
-        loader = get_loader()
+        loader: TorchLoader[Any] = get_loader()
     finally:
         del accelerator.prepare
         if before is not None:
@@ -227,7 +227,7 @@ def _read_lengths(trainer: Any, count: int) -> tuple[str, Any]:
     It is read before columns go that the model does not take.
     """
     dataset = trainer.train_dataset
-    inner = dataset if _column_names(dataset) else getattr(dataset, "dataset", None)
+    inner: Any = dataset if _column_names(dataset) else vars(dataset).get("dataset")
     asked = (getattr(trainer.args, "length_column_name", None), SWIFT_LENGTHS)
     for name in filter(None, asked):
         if name in _column_names(inner) and len(inner) == count:
