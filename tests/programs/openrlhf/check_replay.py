@@ -10,6 +10,7 @@ import torch.distributed as dist
 from openrlhf.trainer.ppo_utils.experience import Experience, make_experience_batch
 from openrlhf.trainer.ppo_utils.replay_buffer import NaiveReplayBuffer
 from openrlhf.utils.loss_utils import get_loss_batch_info
+from torch.multiprocessing.spawn import start_processes
 
 from tests.programs.openrlhf.balanced_replay import BalancedReplayBuffer
 
@@ -35,7 +36,7 @@ def fill_buffer(kind, rank):
     torch.cuda.current_device = lambda: 0  # OpenRLHF names the device that it would move to
     buffer = kind(1, dynamic_batch=True)
     buffer.append(draw_rollouts(rank))
-    torch.cuda.current_device = lambda: torch.device("cpu")
+    torch.cuda.current_device = lambda: torch.device("cpu")  # type: ignore[assignment,return-value]
     return buffer
 
 
@@ -111,7 +112,7 @@ def train_buffer(buffer, strategy):
 @pytest.fixture(scope="module")
 def ranks(tmp_path_factory):
     folder = tmp_path_factory.mktemp("ranks")
-    torch.multiprocessing.start_processes(train_buffers, (str(folder),), RANKS, start_method="fork")
+    start_processes(train_buffers, (str(folder),), RANKS, start_method="fork")
     return [torch.load(folder / f"{rank}.pt", weights_only=False) for rank in range(RANKS)]
 
 
