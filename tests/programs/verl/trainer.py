@@ -1,7 +1,4 @@
-"""What a user of verl's PPO writes: trainer.v1.trainer_mode=counterpoise chooses it.
-
-VERL_USE_EXTERNAL_MODULES names this module.
-"""
+"""What a user of verl's PPO writes: trainer.v1.trainer_mode=counterpoise chooses it."""
 
 from verl.trainer.ppo.v1 import PPOTrainerSync, register_trainer
 
@@ -10,8 +7,6 @@ import counterpoise as cp
 
 @register_trainer("counterpoise")
 class BalancedTrainer(PPOTrainerSync):
-    """The synchronous trainer, its rollouts dealt by `cp.partition`."""
-
     def __init__(self, config):
         config.trainer.v1.trainer_mode = "sync"  # verl chooses the replay buffer by this name
         super().__init__(config)
