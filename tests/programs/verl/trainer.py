@@ -3,13 +3,13 @@
 VERL_USE_EXTERNAL_MODULES names this module.
 """
 
-from verl.trainer.ppo.v1 import get_trainer_cls, register_trainer
+from verl.trainer.ppo.v1 import PPOTrainerSync, register_trainer
 
 import counterpoise as cp
 
 
 @register_trainer("counterpoise")
-class BalancedTrainer(get_trainer_cls("sync")):
+class BalancedTrainer(PPOTrainerSync):
     """The synchronous trainer, its rollouts dealt by `cp.partition`."""
 
     def __init__(self, config):

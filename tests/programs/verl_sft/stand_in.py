@@ -35,7 +35,9 @@ METHODS: dict[str, Any] = {
     "nvtx_range": contextlib.nullcontext(), "profiler_start": None, "profiler_stop": None,
     "ray_resource_name": "CPU", "ray_noset_envvars": [], "is_ipc_supported": False,
 }  # fmt: skip
-fields = {name: lambda *_, result=result, **__: result for name, result in METHODS.items()}
+fields: dict[str, Any] = {
+    name: lambda *_, result=result, **__: result for name, result in METHODS.items()
+}
 fields |= {"device_name": "cpu", "vendor_name": "cpu", "device_module": Device("verl_cpu")}
 PlatformRegistry.register(platform="cpu")(type("PlatformCPU", (PlatformBase,), fields))
 

@@ -53,7 +53,7 @@ def test_rows_of_hugging_face_are_the_same_data_whatever_their_fingerprints() ->
 def test_ranks_may_have_a_subclass_of_hugging_faces() -> None:
     datasets = pytest.importorskip("datasets")
 
-    class Prepared(datasets.Dataset):
+    class Prepared(datasets.Dataset):  # type: ignore[name-defined]
         """As Axolotl makes on the rank that prepares the data for others."""
 
     loaded = datasets.Dataset.from_dict({"number": [*range(20)]})
