@@ -294,11 +294,11 @@ def warn_of_means(choice: Choice, balance: Balance, means: str | None = None) ->
     has_tokens = {LLM, *texts} & {*choice.padded} or LABEL_TOKENS in choice.resources
     if balance.counts == "free" or means == "" or not (choice.padded and has_tokens):
         return
-    own_loop = (
+    advice = (
         "microbatches have samples of like lengths and equal counts: a loss that is a mean over a "
         "microbatch's tokens weighs the tokens of short samples more; exact is the sum of losses "
         "in `for batch, info in loader.with_info(): cp.scale_loss(loss_sum, info).backward()`, "
         'with Balance("auto", counts="free") if you like; Fabric takes with_info(), too: '
         "fabric.setup_dataloaders(loader.with_info())"
     )
-    tell(logger, means or own_loop, logging.WARNING)
+    tell(logger, means or advice, logging.WARNING)

@@ -16,7 +16,7 @@ from typing import Any
 
 import click
 
-from ..workers.processes.parent_watch import end_with_parent
+from ..workers.processes.ending import end_with_parent
 from .console.commands import COUNT
 from .console.signals import stop_on_signal
 

@@ -23,7 +23,7 @@ from .problem import DealingProblem, Float64, KeepGroups
 _SPARE = 4  # free places of a cell for items that move
 # As in partition/level.py, where ranks wait once, and where they wait after each microbatch.
 _ONCE, _EACH = (4, 1, 32, 11), (4, 4, 8, 8)
-_FEW, _STARTS = 64, 32  # so few items are dealt from some starts more
+_FEW, _STARTS, _LEVEL = 64, 32, 1.0002  # so few items are dealt from other starts, until level
 _HALVINGS = 40  # of the interval in which the smallest largest run is looked for
 _LOOSE = -(2**40)  # what a cell is said to hold of a column that does not limit it
 
@@ -66,18 +66,29 @@ def _deal(
     if keys is None and speeds is None and len(loads) <= ranks:
         return np.arange(len(loads))
     if keys is not None or speeds is not None:
-        starts = [_place(loads, counts, keys, np.ones(ranks) if speeds is None else speeds)]
+        rank_of = _place(loads, counts, keys, np.ones(ranks) if speeds is None else speeds)
     elif counts == "equal":
-        starts = [equal(loads, (None,) * loads.shape[1], ranks, seed=0).group_of]
+        rank_of = equal(loads, (None,) * loads.shape[1], ranks, seed=0).group_of
     else:
-        starts = [balanced(loads, (None,) * loads.shape[1], ranks).group_of]
-    if len(loads) <= _FEW and keys is None and speeds is None:
-        # Exchanges of few items soon find no better one; from elsewhere they find others.
-        starts += [permutation(len(loads), start, 0) % ranks for start in range(_STARTS)]
+        rank_of = balanced(loads, (None,) * loads.shape[1], ranks).group_of
     moves, cells = counts == "free" and keys is None, np.arange(ranks)[:, None]
-    deals = [_exchange(loads, x, cells, moves, loads[:, :0], (), keys, speeds) for x in starts]
+    rank_of = _exchange(loads, rank_of, cells, moves, loads[:, :0], (), keys, speeds)
+    if len(loads) > _FEW or keys is not None or speeds is not None:
+        return rank_of
+    # Exchanges of few items soon find no better one; from elsewhere they find others.
     shares = _sum_shares(loads)
-    return min(deals, key=lambda rank_of: np.bincount(rank_of, shares).max(initial=0))
+    top, enough = (
+        np.bincount(rank_of, shares).max(),
+        _LEVEL * max(shares.sum() / ranks, shares.max()),
+    )
+    for start in range(_STARTS):
+        if top <= _LEVEL * bound:
+            break
+        other = permutation(len(loads), start, 0) % ranks
+        other = _exchange(loads, other, cells, moves, loads[:, :0], (), keys, speeds)
+        if (other_top := np.bincount(other, shares).max()) < top:
+            rank_of, top = other, other_top
+    return rank_of
 
 
 def _place(loads: Int64, counts: Counts, keys: Int64 | None, speeds: Float64) -> Int64:

@@ -134,13 +134,16 @@ def _pack(
     # What microbatches should have about as much of as others.
     sizes = common_unit(costs, len(costs)).sum(axis=1)
     work = [int(sizes[s].sum()) if _most_samples(config) is None else len(s) for s in shapes]
-    least, left = [int(bound[shape[-1]]) for shape in shapes], parts - len(outside)
+    least, left = list[int](), parts - len(outside)
+    for shape in shapes:  # what placement alone takes: refinement needs most of the time
+        low = int(bound[shape[-1]])
+        least.append(max(low, _pack_shape(config, costs[shape], low, seed, refine_up_to=0)[1]))
     packed: dict[int, tuple[int, Int64, int]] = {}
     while sum(least) <= left:
         shares = _share_groups(work, least, [len(shape) for shape in shapes], left)
         for number, (shape, share) in enumerate(zip(shapes, shares, strict=True)):
             if number not in packed or packed[number][0] != share:
-                packed[number] = (share, *_pack_shape(config, costs[shape], share, seed))
+                packed[number] = (share, *_pack_shape(config, costs[shape], share, seed, share))
         if all(groups <= share for share, _, groups in packed.values()):
             firsts = np.cumsum([0, *shares])
             for number, shape in enumerate(shapes):
@@ -168,11 +171,13 @@ def _share_groups(work: list[int], least: list[int], most: list[int], parts: int
     return shares
 
 
-def _pack_shape(config: PlanConfig, costs: Int64, parts: int, seed: int) -> tuple[Int64, int]:
+def _pack_shape(
+    config: PlanConfig, costs: Int64, parts: int, seed: int, refine_up_to: int
+) -> tuple[Int64, int]:
     """Return the groups of one shape's samples, and how many they are: `parts` where these do."""
     if config.grouping == "fixed" or not (costs != costs[0]).any():
         return np.arange(len(costs)) * parts // len(costs), parts
-    result = group_samples(config, costs, parts, seed, parts)
+    result = group_samples(config, costs, parts, seed, refine_up_to)
     return result.group_of, result.groups
 
 

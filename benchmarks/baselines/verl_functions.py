@@ -86,7 +86,7 @@ class VerlProcess:
 
 def find_version() -> dict[str, object]:
     """Return verl's version."""
-    import verl.utils.seqlen_balancing  # type: ignore[import-not-found] # noqa: F401
+    import verl.utils.seqlen_balancing  # noqa: F401
 
     return {"version": version("verl")}
 

@@ -163,11 +163,9 @@ def measure_microbatches(
 
     def theirs() -> tuple[Rows, float]:
         parts, dealt_s = need(verl).partition(as_list, cell.ranks, equal=True)
-        rows, numbers, cut_s = need(verl).rearrange([lengths[p].tolist() for p in parts], budget)
-        alone[:] = numbers
-        return [
-            pick_items(part, row) for part, row in zip(parts, rows, strict=True)
-        ], dealt_s + cut_s
+        cut, alone[:], cut_s = need(verl).rearrange([lengths[p].tolist() for p in parts], budget)
+        rows = [pick_items(part, row) for part, row in zip(parts, cut, strict=True)]
+        return rows, dealt_s + cut_s
 
     def openrlhf() -> tuple[Rows, float]:
         # its buffer takes as many of each rank as fill a batch

@@ -23,6 +23,7 @@ from torch.utils.data import IterableDataset
 from ...balancer.planning.problem.model_times import known_time_ns
 from ..models.kwargs import NEEDED, hf_kwargs, holds_nothing, is_packed, unwrapped
 from ..models.proof import SEEN, check_packing
+from ..step.waiting import tell
 from .accelerate import (
     ACCUMULATION,
     adopt_loop,
@@ -35,7 +36,7 @@ from .accumulation import check_accumulation
 from .next_token import shifts_labels
 from .trainer_arguments import check_is_ours, check_loading, check_said, check_strategy
 from .trainer_loader import make_loader
-from .trainer_loss import FoundLoss, explain_unnormalised, find_loss, measure_loss
+from .trainer_loss import LossScale, explain_unnormalised, find_loss, measure_loss
 
 logger = logging.getLogger(__name__)
 LEDGER = "counterpoise ledger"
@@ -82,7 +83,7 @@ def attach_trainer(
     several GPUs in one process and parallel ranks that no plan follows.
     """
     if loader is None:
-        return _attach_made(trainer, eval_loader, balance, cost)
+        return _attach_theirs(trainer, eval_loader, balance, cost)
     if balance != "auto" or cost is not None:
         raise ValueError(
             "balance and cost are for the loader that attach_trainer makes, and it is given one: "
@@ -98,31 +99,34 @@ def attach_trainer(
     return trainer
 
 
-def _attach_made(trainer: Any, eval_loader: Any, balance: Any, cost: Any) -> Any:
+def _attach_theirs(trainer: Any, eval_loader: Any, balance: Any, cost: Any) -> Any:
     """Let a trainer make a loader of ours whenever it asks for its own."""
     check_strategy(trainer)
-    get_own = trainer.get_train_dataloader
-    before = {name: vars(trainer)[name] for name in PATCHED if name in vars(trainer)}
-    callbacks = trainer.callback_handler.callbacks
+    get_theirs = trainer.get_train_dataloader
+    callbacks, patches = trainer.callback_handler.callbacks, dict[str, tuple[Any, Any]]()
 
-    def make() -> Any:
-        made = make_loader(trainer, get_own, balance, cost)
-        _check_labels(made)
-        return made
+    def make_ours() -> Any:
+        loader = make_loader(trainer, get_theirs, balance, cost)
+        _check_labels(loader)
+        return loader
 
     def get_train_dataloader(*_: Any, **__: Any) -> Any:  # ms-swift says how many to skip
-        for name in PATCHED:
-            vars(trainer).pop(name, None)
-        vars(trainer).update(before)
+        for name, (ours, theirs) in patches.items():
+            if vars(trainer).get(name) is ours is not theirs:
+                delattr(trainer, name) if theirs is None else setattr(trainer, name, theirs)
+        before = {name: vars(trainer).get(name) for name in PATCHED}
         callbacks[:] = [callback for callback in callbacks if not hasattr(callback, "ledger_of")]
-        made = make()
-        is_auto = made.is_balanced and made._arguments.balance.grouping == "auto"
-        return _use(trainer, made, find_loss(trainer, made) if is_auto else FoundLoss(""))
+        loader = make_ours()
+        is_auto = loader.is_balanced and loader._arguments.balance.grouping == "auto"
+        loss = find_loss(trainer, loader) if is_auto else LossScale(explain_unnormalised(trainer))
+        feed = _use(trainer, loader, loss)
+        patches.update({name: (vars(trainer).get(name), before[name]) for name in PATCHED})
+        return feed
 
-    made = make()  # what is refused then, is refused now
+    loader = make_ours()  # what is refused then, is refused now
     if eval_loader is not None:
         _attach_evaluation(trainer, eval_loader)
-    trainer.args.ignore_data_skip |= made.is_balanced  # the ledger says where to go on
+    trainer.args.ignore_data_skip |= loader.is_balanced  # the ledger says where to go on
     trainer.get_train_dataloader = get_train_dataloader
     return trainer
 
@@ -136,7 +140,7 @@ def _check_labels(loader: Any) -> None:
         )
 
 
-def _use(trainer: Any, loader: Any, loss: FoundLoss | None = None) -> Any:
+def _use(trainer: Any, loader: Any, loss: LossScale | None = None) -> Any:
     """Return what Trainer is to iterate over for a loader, and prepare the trainer for it.
 
     loss: of a loader that was made here, how the trainer's losses are divided.
@@ -145,8 +149,10 @@ def _use(trainer: Any, loader: Any, loss: FoundLoss | None = None) -> Any:
         if loss is None:
             check_loading(trainer, loader, loader.batch_size)
         _give_packed(trainer, loader)
-        is_stream = isinstance(loader.dataset, IterableDataset)
-        is_split = loss is not None and is_stream and trainer.args.world_size > 1
+        is_stream = loss is not None and isinstance(loader.dataset, IterableDataset)
+        if is_stream:
+            tell(logger, "train_dataset is a stream, which is read as it is and not balanced")
+        is_split = is_stream and trainer.args.world_size > 1  # or it is refused
         feed = loader if is_split else prepare_accelerate(trainer.accelerator, loader)
         _log_stats(trainer, loader)
         return feed

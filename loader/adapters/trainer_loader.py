@@ -7,7 +7,6 @@ arguments, whatever it overrides. Nothing iterates over that loader; ours takes 
 
 import copy
 import importlib
-import logging
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -26,10 +25,8 @@ from ...balancer.planning.problem.balance import DEFAULTS, as_balance
 from ...balancer.planning.problem.options import LLM
 from ...workers.discovery import FIRST
 from ...workers.sources.randomness import global_randomness
-from ..step.waiting import tell
 from .recognition import RecognisedLoader
 
-logger = logging.getLogger(__name__)
 # Fields of torch's loader that ours has as they are.
 TAKEN = (
     "batch_size", "collate_fn", "num_workers", "pin_memory", "drop_last", "timeout",
@@ -59,8 +56,6 @@ def make_loader(trainer: Any, get_loader: Callable[[], Any], balance: Any, cost:
     fields: dict[str, Any] = {name: getattr(theirs, name) for name in TAKEN}
     if isinstance(theirs.dataset, IterableDataset):
         _check_stream(trainer, theirs.dataset)
-        if balance is not None:
-            tell(logger, "train_dataset is a stream, which is read as it is and not balanced")
         return loader_class(theirs.dataset, cost=cost, **fields)
     order, ranks = _read_order(theirs, trainer), find_ranks(trainer)
     fields |= {"shuffle": order.shuffle, "batch_size": order.batch_size}
@@ -72,6 +67,11 @@ def make_loader(trainer: Any, get_loader: Callable[[], Any], balance: Any, cost:
                 f'cp here: give balance="auto", {LEAVE}'
             )
         return loader_class(theirs.dataset, cost=cost, **fields)
+    if ranks is not None and not theirs.num_workers:
+        raise ValueError(
+            "processes that share samples share the workers that load them, and there are none: "
+            "give TrainingArguments(dataloader_num_workers=1), or more"
+        )
     balance = as_balance(balance)
     if balance.seed == DEFAULTS.seed:
         balance = replace(balance, seed=order.seed)
@@ -96,7 +96,7 @@ def _read_loader(trainer: Any, get_loader: Callable[[], Any]) -> TorchLoader[Any
     before = vars(accelerator).get("prepare")
     accelerator.prepare = lambda loader, **_: loader
     try:
-        loader = get_loader()
+        loader: TorchLoader[Any] = get_loader()
     finally:
         del accelerator.prepare
         if before is not None:
@@ -227,7 +227,7 @@ def _read_lengths(trainer: Any, count: int) -> tuple[str, Any]:
     It is read before columns go that the model does not take.
     """
     dataset = trainer.train_dataset
-    inner = dataset if _column_names(dataset) else getattr(dataset, "dataset", None)
+    inner: Any = dataset if _column_names(dataset) else vars(dataset).get("dataset")
     asked = (getattr(trainer.args, "length_column_name", None), SWIFT_LENGTHS)
     for name in filter(None, asked):
         if name in _column_names(inner) and len(inner) == count:

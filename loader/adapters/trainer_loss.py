@@ -25,7 +25,7 @@ UNEVEN = (
 
 
 @dataclass(frozen=True, slots=True)
-class FoundLoss:
+class LossScale:
     """How a trainer's losses are divided.
 
     undivided: why not by the step's label tokens; "" if they are. warning: what equal counts then
@@ -53,7 +53,7 @@ def explain_unnormalised(trainer: Any) -> str:
     return ""
 
 
-def find_loss(trainer: Any, loader: Any) -> FoundLoss:
+def find_loss(trainer: Any, loader: Any) -> LossScale:
     """Return how a trainer divides its losses, measured on the first two samples of a loader.
 
     Under FSDP, DeepSpeed and meshes, whose models compute nothing before they are prepared, it is
@@ -62,19 +62,22 @@ def find_loss(trainer: Any, loader: Any) -> FoundLoss:
     said = explain_unnormalised(trainer)
     with global_randomness(0, 0, "loss"):
         data: Any = loader.dataset
-        batch = loader.collate_fn([copy.deepcopy(data[k]) for k in range(min(2, len(data)))])
+        samples = [copy.deepcopy(data[k]) for k in range(min(2, len(data)))]
+        count, batch = len(samples), loader.collate_fn(samples)
     if not isinstance(batch, Mapping) or "labels" not in batch:
-        return FoundLoss(said or "batches have no labels: nothing counts their tokens")
+        return LossScale(said or "batches have no labels: nothing counts their tokens")
+    if len(batch["labels"]) != count:  # pairs of a preference, which are compared
+        return LossScale(said or "a sample is several rows of a batch: its loss is one of samples")
     is_whole = not (trainer.is_fsdp_enabled or trainer.is_deepspeed_enabled)
     if not is_whole or getattr(trainer.accelerator, "torch_device_mesh", None) is not None:
-        return FoundLoss(said, said and UNEVEN + said)
+        return LossScale(said, said and UNEVEN + said)
     if not said:
         shares = _measure_share(trainer, batch)
         if shares is None:
-            return FoundLoss("")
+            return LossScale("")
         if shares == "":
-            return FoundLoss("", is_measured=True)
-        return FoundLoss(shares, UNEVEN + shares, is_measured=True)
+            return LossScale("", is_measured=True)
+        return LossScale(shares, UNEVEN + shares, is_measured=True)
     # which setting makes it so
     accepts, trainer.model_accepts_loss_kwargs = trainer.model_accepts_loss_kwargs, True
     try:
@@ -90,7 +93,7 @@ def find_loss(trainer: Any, loader: Any) -> FoundLoss:
             f"step; as measured, {' and '.join(settings)} before attach_trainer() does it (without "
             "balance, too, that is another loss)"
         )
-    return FoundLoss(said, UNEVEN + said, is_measured=True)
+    return LossScale(said, UNEVEN + said, is_measured=True)
 
 
 def _measure_share(trainer: Any, batch: Any) -> str | None:
@@ -126,8 +129,7 @@ def explain_share(trainer: Any, once: float, twice: float) -> str:
     return (
         f"compute_loss of {type(trainer).__name__} does not divide by num_items_in_batch (twice "
         f"the items make {twice:.6g} of {once:.6g}, not half of it), and microbatches of a step "
-        'differ in tokens: divide the sum of losses by it, or give Balance(..., counts="equal") '
-        "to the loader"
+        "differ in tokens: divide the sum of losses by it"
     )
 
 
@@ -146,7 +148,7 @@ def measure_loss(trainer: Any) -> None:
             if once:
                 trainer.compute_loss = compute
             if reason := explain_share(trainer, once, twice):
-                raise ValueError(reason)
+                raise ValueError(f'{reason}, or give Balance(..., counts="equal") to the loader')
         return compute(model, inputs, *more, **named)
 
     trainer.compute_loss = compute_measured

@@ -18,7 +18,7 @@ from typing import Any
 
 import torch
 
-from ...workers.processes.parent_watch import begin_worker
+from ...workers.processes.ending import begin_worker
 from ...workers.processes.start_method import quiet_forks, shared_numbers, worker_context
 from ...workers.sources.failures import describe_error
 from ..balanced.settings import WorkerStart

@@ -139,6 +139,7 @@ def make_info(
     sources: the names of a mixture's, whose keys say of which source a sample is.
     """
     keys, nothing = batch.keys, (0,) * len(resources)
+    by_source = Counter(map(find_source, keys)) if sources else Counter[str]()
     costs = dict(zip(resources, batch.costs or nothing, strict=True))
     padding = dict(zip(resources, batch.padding or nothing, strict=True))
     return StepInfo(
@@ -147,15 +148,5 @@ def make_info(
         holes=tuple([hole.key for hole in batch.holes]),
         images=costs.get("tiles", costs.get("patches", 1)) > 0 if keys else False, costs=costs,
         padding=padding, over_budget=over_budget.exceeded(costs), after=after,
-        sources=counted_sources(keys, sources) if sources else {}, shift_labels=shift_labels,
+        sources={name: by_source[name] for name in sources}, shift_labels=shift_labels,
     )  # fmt: skip
-
-
-def counted_sources(keys: Sequence[str], names: Sequence[str]) -> dict[str, int]:
-    """Return how many samples are of each source, of the sources that there are.
-
-    >>> counted_sources(("b/1", "b@2/1"), ("a", "b"))
-    {'a': 0, 'b': 2}
-    """
-    counts = Counter(map(find_source, keys))
-    return {name: counts[name] for name in names}

@@ -18,11 +18,11 @@ import torch
 
 from ...balancer.run.tasks import TASK_HEAD, Failed, Killed, OwnTasks
 from ...workers.arena import memory
-from ...workers.arena.context import ArenaContext
+from ...workers.arena.queue import ArenaContext
 from ...workers.arena.worker import Beginning
 from ...workers.batches.envelope import prepare_worker
 from ...workers.planned.reader import PlannedReader
-from ...workers.processes.parent_watch import begin_worker
+from ...workers.processes.ending import begin_worker
 from ...workers.processes.start_method import quiet_forks, shared_numbers, worker_context
 from ...workers.sources.randomness import own_generators
 from ..balanced.settings import WorkerStart
@@ -80,7 +80,8 @@ class WorkerTasks(OwnWorkers, OwnTasks):
         self._poller = select.poll()
         self._also: int | None = None
         if not self._pin_memory:
-            self._poller.register(_descriptor(self._worker_result_queue), select.POLLIN)
+            results: Any = self._worker_result_queue  # multiprocessing's own has a connection
+            self._poller.register(getattr(results, "_reader", results), select.POLLIN)
         for worker in self._workers:
             self._poller.register(worker.sentinel, select.POLLIN)
 
@@ -212,9 +213,3 @@ def _begin(reader: PlannedReader, init_fn: Callable[[int], None] | None, number:
     _entered.append(own_generators())
     _entered[-1].__enter__()
     prepare_worker(reader, init_fn, number)
-
-
-def _descriptor(results: Any) -> int:
-    """Return what is readable when a queue has something."""
-    reader = getattr(results, "_reader", results)  # multiprocessing's own has a connection
-    return int(reader.fileno())

@@ -87,6 +87,6 @@ class MeasuredLoader:
         """Return a plain loop's iterator, timed if that is asked for."""
         if self._stats is None:
             return iterator
-        from .plain import TimedIterator
+        from .stats import TimedIterator
 
         return TimedIterator(iterator, self, self._stats)

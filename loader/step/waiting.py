@@ -16,8 +16,8 @@ def tell(logger: logging.Logger, text: str, level: int = logging.INFO) -> None:
 
     Who silences our loggers, or all, means this, too.
     """
-    own = max(logging.getLogger(name).level for name in ("counterpoise", logger.name))
-    if max(own, logger.manager.disable + 1) > level:
+    silence = max(logging.getLogger(name).level for name in ("counterpoise", logger.name))
+    if max(silence, logger.manager.disable + 1) > level:
         return
     if _is_shown(logger, level):
         logger.log(level, text)

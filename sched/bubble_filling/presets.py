@@ -249,7 +249,11 @@ def case_setup(name: str, chunks: int = 1) -> FillSetup:
 def make_setup(name: str, case: Case, device: Device, chunks: int = 1) -> FillSetup:
     """Return a case's job from its models."""
     model = read_model("+".join((*case.encoders, case.model)))
-    parts = tuple(map(_in_full, model.parts))
+    # Attention is counted in full, as the paper does.
+    parts = tuple(
+        replace(part, layers=tuple(replace(layer, causal=False) for layer in part.layers))
+        for part in model.parts
+    )
     layout = ParallelLayout(
         tp=8, pp=case.stages, dp=case.data, vpp=case.chunks, recompute="all",
         microbatches=case.batch // (2 * case.data),
@@ -258,8 +262,3 @@ def make_setup(name: str, case: Case, device: Device, chunks: int = 1) -> FillSe
     amounts = {"tokens": 2 * 2048, "token_pairs": 2 * 2048**2, "tiles": 2}
     setup = model_setup(replace(model, parts=parts), device, layout, amounts, chunks)
     return replace(setup, name=name, gather_ns=143_000_000, scatter_ns=392_000_000)
-
-
-def _in_full(part: SubModel) -> SubModel:
-    """Return a part whose attention is counted in full, as the paper does."""
-    return replace(part, layers=tuple(replace(layer, causal=False) for layer in part.layers))

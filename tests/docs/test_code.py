@@ -57,6 +57,7 @@ NOT_RUN = {
     "my_data:conversations": "a module of the reader's; tests/tools/analyze reads one",
     "my_data:chunks": "a data set of litData; tests/tools/prepare prepares others",
     "mydata:dataset": "a module of the reader's; tests/tools/trial tries others",
+    "trial.py:make_loader": "made by the reader's training program; tests/programs try such files",
     "train:Texts": "the reader's own script; tests/tools/trial runs others",
     "my_data:transform": "a module of the reader's; tests/tools/analyze uses one",
 }

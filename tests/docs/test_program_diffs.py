@@ -26,5 +26,6 @@ def test_a_diff_is_what_a_program_is_tested_with(block: Block) -> None:
 
 
 def test_the_pages_have_diffs() -> None:
-    pages = {"docs/guides/programs.md", "docs/guides/your-script.md"}
+    names = ("programs", "rollouts", "your-script")
+    pages = {f"docs/guides/{name}.md" for name in names}
     assert {block.page for block in DIFFS} == pages

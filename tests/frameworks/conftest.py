@@ -5,6 +5,7 @@ from collections.abc import Iterator
 import pytest
 
 for name in (
+    "attached",
     "auto",
     "damage",
     "loss",

@@ -3,6 +3,7 @@
 pytest-xdist gives a file to one process, and every file would have pools of its own.
 """
 
+from tests.frameworks.attached import *  # noqa: F403
 from tests.frameworks.auto import *  # noqa: F403
 from tests.frameworks.damage import *  # noqa: F403
 from tests.frameworks.loss import *  # noqa: F403

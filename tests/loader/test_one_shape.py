@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from torch.utils.data import DataLoader as TorchDataLoader
+from torch.utils.data import DataLoader as TorchDataLoader, Dataset
 
 import counterpoise as cp
 from counterpoise.workers import Probe
@@ -17,7 +17,7 @@ SHAPES = cp.Shapes(bucket_by="shape")
 SAMPLES = 600
 
 
-class Images:
+class Images(Dataset[torch.Tensor]):
     """Images of 7 heights, each full of its number."""
 
     def __init__(self, samples: int = SAMPLES) -> None:

@@ -7,18 +7,16 @@ same version of this file.
     BODY      body
     BODY_AT   token, slot, length: the body is in that slot
     SLOTS     token, new slots (number, size), retired slots; the descriptors come beside it
-    TASK      the pickle of a number and a list of samples' numbers or keys
 
 A body is a count of pieces, the length of the pickle, for each piece its slot (or -1) and length,
 the pickle, and the bytes of the pieces without a slot.
 """
 
-import pickle
 import struct
 from collections.abc import Sequence
 from typing import Any
 
-BODY, BODY_AT, SLOTS, TASK = b"BAST"
+BODY, BODY_AT, SLOTS = b"BAS"
 NO_SLOT = -1
 # Of a body in a message; a larger one goes into a slot.
 MOST_INLINE = 16 << 10
@@ -32,8 +30,6 @@ _AT = struct.Struct("<BQqQ")
 _PIECE = struct.Struct("<qQ")
 _SLOTS = struct.Struct("<BQII")
 _NUMBER = struct.Struct("<Q")
-_TASK = bytes([TASK])
-_PLAIN = {int, str}
 
 
 def body(
@@ -53,24 +49,6 @@ def read_body(data: memoryview) -> tuple[int, list[tuple[int, int]], memoryview,
     stop = start + count * _PIECE.size
     pieces = list(_PIECE.iter_unpack(data[start:stop]))
     return token, pieces, data[stop : stop + length], data[stop + length :]
-
-
-def task(message: Any) -> bytes | None:
-    """Return the message of what most samplers ask a worker for; None for any other object.
-
-    >>> read_task(memoryview(task((3, [7, 8]))))
-    (3, [7, 8])
-    """
-    match message:
-        case (int(), list() as names) if _PLAIN.issuperset(map(type, names)):
-            packed = pickle.dumps(message, 5)
-            return _TASK + packed if len(packed) <= MOST_INLINE else None
-    return None
-
-
-def read_task(data: memoryview) -> Any:
-    """Return the message that `task` packed."""
-    return pickle.loads(data[1:])
 
 
 def body_in_slot(token: int, slot: int, length: int) -> bytes:

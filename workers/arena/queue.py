@@ -20,6 +20,8 @@ from collections import deque
 from collections.abc import Sequence
 from typing import Any
 
+import torch.multiprocessing
+
 from . import frames
 from .layout import Packet, Packets
 from .malloc import release_freed_memory
@@ -150,8 +152,6 @@ class ArenaQueue:
         kind = data[0]
         if kind == frames.BODY:
             self._read.append(self._unpack(data))
-        elif kind == frames.TASK:
-            self._read.append(frames.read_task(data))
         elif kind == frames.BODY_AT:
             token, slot, length = frames.read_body_in_slot(data)
             self._read.append(self._unpack(memoryview(self._receiver.view(token, slot, length))))
@@ -195,13 +195,9 @@ class ArenaQueue:
 
     def _send_or_keep(self, message: Any) -> None:
         """Send what there is room for, in order, and keep the rest."""
-        task = frames.task(message)
-        if task is not None:
-            self._unsent.append(([task], []))
-        else:
-            if self._sender is None:
-                self._sender = Sender()
-            self._unsent.extend(Packets(message, self._sender).packets())
+        if self._sender is None:
+            self._sender = Sender()
+        self._unsent.extend(Packets(message, self._sender).packets())
         self.send_unsent()
 
     def send_unsent(self) -> None:
@@ -250,3 +246,41 @@ class ArenaQueue:
 
 
 os.register_at_fork(after_in_child=_waiting.clear)  # its parent sends them
+
+
+class LockFreeEvent:
+    """An event that one process sets and others look at; it cannot be waited for.
+
+    It has no lock. multiprocessing's has one, which a worker that is killed while it looks would
+    keep, and then the trainer would wait for it for ever when it ends the others. context: the
+    multiprocessing context of the processes.
+    """
+
+    def __init__(self, context: Any) -> None:
+        self._times_set = context.Semaphore(0)
+
+    def set(self) -> None:
+        """Set it for good."""
+        self._times_set.release()
+
+    def is_set(self) -> bool:
+        """Return whether it was set."""
+        return bool(self._times_set.get_value())
+
+
+class ArenaContext:
+    """Any context of multiprocessing's, None for the interpreter's, but for its queues."""
+
+    def __init__(self, context: Any = None) -> None:
+        self._context = torch.multiprocessing if context is None else context
+
+    def Queue(self) -> ArenaQueue:  # noqa: N802
+        """Return a queue for tasks or batches; torch asks for none with a largest size."""
+        return ArenaQueue()
+
+    def Event(self) -> LockFreeEvent:  # noqa: N802
+        """Return what tells the workers that the trainer has done with them."""
+        return LockFreeEvent(self._context)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._context, name)

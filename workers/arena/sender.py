@@ -54,9 +54,8 @@ class Sender:
     def __init__(self) -> None:
         self.token = secrets.randbits(63)
         self.unannounced: list[OwnSlot] = []
-        self._freed_reader = self._freed_writer = -1  # as they stay if no descriptor is left
-        # The receiver's end is sent with the first slots.
-        self._freed_reader, self._freed_writer = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
+        # Opened for the first slot, with which the receiver's end is sent: most tasks need none.
+        self._freed_reader = self._freed_writer = -1
         self._book = SlotBook()
         self._slots: dict[int, OwnSlot] = {}
         self._by_address: dict[int, OwnSlot] = {}
@@ -109,6 +108,8 @@ class Sender:
         for old in self._book.retired:
             if old in self._slots:
                 self._forget(self._slots[old])
+        if self._freed_reader < 0:
+            self._freed_reader, self._freed_writer = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
         descriptor = make_memory(size)
         try:
             mapping = Mapping(descriptor, size)
@@ -127,6 +128,8 @@ class Sender:
             slot.held, slot.spoiled = False, slot.spoiled or inherited
             if not slot.handed:
                 self._settle(slot)
+        if self._freed_reader < 0:
+            return
         try:
             freed = os.read(self._freed_reader, _PIPE_BYTES)
         except BlockingIOError:

@@ -5,18 +5,18 @@ disk and network are tried again and then raised.
 """
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 from torch.utils.data import Dataset
 
+from ..arena.worker import this_worker
 from ..sources.failures import ErrorAction, SkippedSample, classify_failure, load_with_retries
 from ..sources.interface import SampleError, Source, source_name
 from ..sources.offered import choose_getter, find_key_function, reads_stores
 from .envelope import Envelope, StartPosition, is_stateful, pack_position, reader_number
-from .upcoming import expect_tasks
 
 
 @dataclass(frozen=True, slots=True)
@@ -201,3 +201,19 @@ def _is_no_task(asked: Any) -> bool:
 
 def _unnumbered(asked: Any) -> tuple[int, Any]:
     return (asked.number, asked.index) if isinstance(asked, NumberedIndex) else (-1, asked)
+
+
+# Names the samples of a task, and whether they are only probed.
+ListSamples = Callable[[Any], Iterable[tuple[int, bool]]]
+
+
+def expect_tasks(source: Any, task: Any, lister: ListSamples, more: Iterable[Any] = ()) -> None:
+    """Begin to read the samples of a task and of the next ones, which `more` are."""
+    from ..stores.files import expect_samples  # what is local does without
+
+    worker = this_worker()
+    waiting = () if worker is None or worker.tasks is None else worker.tasks.waiting()
+    # torch's other messages to a worker are no pairs
+    queued = (pair[1] for pair in waiting if isinstance(pair, tuple) and len(pair) == 2)
+    tasks = [task, *more, *queued]
+    expect_samples(source, (sample for upcoming in tasks for sample in lister(upcoming)))

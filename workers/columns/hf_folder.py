@@ -71,7 +71,11 @@ def rows_on_disk(dataset: Any) -> tuple[str, tuple[Path, ...], Int64] | None:
     stacked = getattr(dataset.data, "blocks", [[dataset.data]])
     blocks: list[Any] = [tables[0] if len(tables) == 1 else None for tables in stacked]
     paths = [Path(getattr(block, "path", "")) for block in blocks]
-    if not blocks or not all(path.name for path in paths) or not all(map(_has_same_rows, blocks)):
+    if (
+        not blocks
+        or not all(path.name for path in paths)
+        or not all(name in SAME_ROWS for block in blocks for name, _, _ in block.replays or ())
+    ):
         return None
     folder, files = paths[0].parent, tuple(dict.fromkeys(paths))
     of_folder = arrow_files(folder, None) if (folder / STATE).is_file() else ()
@@ -94,10 +98,6 @@ def rows_on_disk(dataset: Any) -> tuple[str, tuple[Path, ...], Int64] | None:
     if len(np.unique(rows)) < len(rows):
         return None
     return str(folder) if is_whole else "", files, rows
-
-
-def _has_same_rows(block: Any) -> bool:
-    return all(name in SAME_ROWS for name, _, _ in block.replays or ())
 
 
 def _find_begin(block: Any) -> int:

@@ -12,7 +12,7 @@ from pathlib import Path
 from ...balancer.transport.finding import find_address
 from ..processes.clean_interpreter import clean_command
 
-_WATCH = f"{__package__.rpartition('.')[0]}.processes.parent_watch"
+_WATCH = f"{__package__.rpartition('.')[0]}.processes.ending"
 # By the name under which it is installed: what is below commands does not know theirs.
 _COMMAND = "metadata.entry_points(group='console_scripts')['counterpoise'].load()"
 STOP_S = 30.0

@@ -1,8 +1,8 @@
 """Loads and collates the microbatches that a worker of a planned loop is given.
 
 torch's fetcher gives the tasks to a `PlannedReader`, which stands for the data set, and its results
-to `collate`. A task is a list of whole numbers, which travels in the shortest form (see
-arena/frames.py); a batch about which there is nothing more to say is returned as it is.
+to `collate`. A task is a list of whole numbers; a batch about which there is nothing more to say is
+returned as it is.
 """
 
 import time
@@ -14,8 +14,7 @@ from typing import Any
 from torch.utils.data import Dataset
 
 from ...balancer.run.tasks import LOOK, MEASURE, FailedSample, Load, LoadedBatch, Measure, Measured
-from ..batches.map_reader import SEVERAL
-from ..batches.upcoming import expect_tasks
+from ..batches.map_reader import SEVERAL, expect_tasks
 from ..sources.costs import sample_nbytes
 from ..sources.data_identity import summarize_content
 from ..sources.fingerprint import digest
@@ -109,12 +108,11 @@ class PlannedReader(Dataset[Any]):
         store = self._measurer.kept_samples
         return tuple(p for p, index in enumerate(indexes) if store is not None and store.has(index))
 
-    def __getitems__(self, task: list[int]) -> Any:
-        """Do a task: return what `collate` is to hand over."""
-        return self.do(task)
-
     def do(self, task: list[int], collates: bool = True) -> Any:
-        """Do a task; unless `collates`, LoadedBatch.batch is the samples that could be used."""
+        """Do a task, and return what `collate` is to hand over.
+
+        Unless `collates`, LoadedBatch.batch is the samples that could be used.
+        """
         kind, epoch, flags, *indexes = task
         if self._measurer.kept_samples is not None:
             self._measurer.kept_samples.begin(epoch)
@@ -126,6 +124,8 @@ class PlannedReader(Dataset[Any]):
             return self._hash_samples(indexes, epoch)
         load = Load(epoch, indexes, *(bool(flags >> bit & 1) for bit in range(5)))
         return self._make_batch(load, collates)
+
+    __getitems__ = do  # torch's fetcher asks for this
 
     def _list_samples(self, task: Sequence[int]) -> Iterator[tuple[int, bool]]:
         """Yield the samples of a task, and whether they are only probed."""

@@ -2,7 +2,7 @@
 
 They start as torch's workers would now, and one that has died is replaced by a process of a
 template (worker_template.py), which has the payload as it was at the start. Each watches its parent
-(parent_watch.py), so nothing is left, however the trainer ends. Workers say why they end in packets
+(ending.py), so nothing is left, however the trainer ends. Workers say why they end in packets
 of a socket, of which the trainer has the other end.
 """
 
@@ -22,8 +22,7 @@ from multiprocessing.context import BaseContext
 from typing import Any
 
 from ..sources.failures import describe_error
-from .ending import end_processes
-from .parent_watch import end_with_parent
+from .ending import end_processes, end_with_parent
 from .start_method import worker_context
 from .worker_template import WorkerTemplate
 

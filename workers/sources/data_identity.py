@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 
 from .fingerprint import digest, digest_arrays
-from .interface import Source
+from .interface import Source, library_class
 from .offered import is_concatenated, is_subset, whole_parts
 
 # Keys, or indices of a subset, that are looked at: evenly spaced, the first and the last among
@@ -171,7 +171,7 @@ def _is_array(value: Any) -> bool:
 
 
 def _label(dataset: Any, mark: str) -> str:
-    return f"{type(dataset).__qualname__} {mark}"
+    return f"{library_class(dataset).__qualname__} {mark}"
 
 
 def spread(count: int, most: int = LOOKED_AT) -> list[int]:

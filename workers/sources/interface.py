@@ -280,7 +280,17 @@ def source_name(dataset: Any) -> str:
     """
     pattern = dataset.pattern if isinstance(dataset, Source) else ""
     name = pattern if isinstance(pattern, str) else ", ".join(map(str, pattern))
-    return name[:NAME_CHARACTERS] or type(dataset).__name__
+    return name[:NAME_CHARACTERS] or library_class(dataset).__name__
+
+
+def library_class(dataset: Any) -> type[Any]:
+    """Return a data set's class; of a subclass of Hugging Face's, theirs.
+
+    Axolotl's first rank makes a data set of a class of its own, which others load from its folder.
+    """
+    bases = type(dataset).__mro__
+    theirs = (kind for kind in bases if kind.__module__.partition(".")[0] == "datasets")
+    return next(theirs, type(dataset))
 
 
 def class_fingerprint(dataset: Any) -> str:

@@ -71,7 +71,10 @@ def balanced(
         inner, taken = _place_by_budgets(small, tight, limits, taken)
         groups = len(taken)
         if most is None or groups <= most:
-            inner = _swap(small, tight, limits, inner, rounds, seed, taken)
+            is_free = bool((limits == UNLIMITED).all())
+            count = (FREE_ROUNDS if is_free else ROUNDS) if rounds is None else rounds
+            excess_from = EXCESS_FROM if is_free else count
+            inner = refine(small, tight, inner, groups, count, seed, True, excess_from, taken)
         group_of[fitting[order]] = inner
     group_of[oversize] = groups + np.arange(len(oversize))
     return GroupingResult(group_of, groups + len(oversize), oversize=oversize)
@@ -130,19 +133,6 @@ def _place(costs: Int64, budgets: Int64, taken: Int64) -> tuple[Int64, Int64]:
         origins.append(origin[:placed])
         groups += placed
     return group_of, np.concatenate(origins)
-
-
-def _swap(
-    small: Int64, tight: Int64, limits: Int64, inner: Int64, rounds: int | None, seed: int,
-    taken: Int64,
-) -> Int64:  # fmt: skip
-    """Refine with the default rounds, or those given; without budgets the last lower excess."""
-    free = bool((limits == UNLIMITED).all())
-    count = (FREE_ROUNDS if free else ROUNDS) if rounds is None else rounds
-    excess_from = EXCESS_FROM if free else count
-    return refine(
-        small, tight, inner, len(taken), count, seed, excess_from=excess_from, taken=taken
-    )
 
 
 def _weight(costs: Int64, budgets: Int64) -> int:

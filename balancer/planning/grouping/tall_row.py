@@ -39,7 +39,7 @@ def with_tall_row(costs: Int64, ranks: int, accumulate: int, seed: int) -> Int64
     whole = [
         group_of
         for group_of in candidates
-        if group_of is not None and _is_filled(group_of, short + ranks)
+        if group_of is not None and np.bincount(group_of, minlength=short + ranks).all()
     ]
     return min(whole, key=lambda group_of: waiting(costs, group_of, ranks), default=None)
 
@@ -102,7 +102,3 @@ def _apart(costs: Int64, sizes: Int64, ranks: int, short: int, seed: int) -> Int
 
 def _grouped(costs: Int64, parts: int, seed: int) -> Int64:
     return balanced(costs, (None,) * costs.shape[1], parts, seed).group_of
-
-
-def _is_filled(group_of: Int64, groups: int) -> bool:
-    return bool(np.bincount(group_of, minlength=groups).all())

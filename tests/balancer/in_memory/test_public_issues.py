@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 
 import counterpoise as cp
+from counterpoise.balancer.in_memory.partition import Partition
 from tests.balancer.in_memory.problems import VERL, draw_lengths
 
 
@@ -11,7 +12,7 @@ def _lengths(items: int, kind: str = "tail") -> list[int]:
     return draw_lengths(kind, items, np.random.default_rng(0)).tolist()
 
 
-def _check_all_there(dealt: cp.balancer.in_memory.partition.Partition, items: int) -> None:
+def _check_all_there(dealt: Partition, items: int) -> None:
     assert sorted(item for rank in dealt.ranks for item in rank) == list(range(items))
     assert len({len(rank) for rank in dealt.microbatches}) == 1
 

@@ -11,7 +11,7 @@ from hypothesis import given, settings, strategies as st
 
 from counterpoise import Layout
 from counterpoise.loader import collate_packed, collate_padded, collate_samples
-from counterpoise.loader.collate.apart import take_apart
+from counterpoise.loader.collate.equivalence import take_apart
 
 BOTH: dict[str, Any] = {"padded": collate_padded, "packed": collate_packed}
 both = pytest.mark.parametrize("base", BOTH)

@@ -7,7 +7,7 @@ import pytest
 from PIL import Image
 
 from counterpoise.loader import collate_packed, collate_padded
-from counterpoise.loader.collate.apart import take_apart
+from counterpoise.loader.collate.equivalence import take_apart
 
 pytestmark = pytest.mark.long
 transformers = pytest.importorskip("transformers")

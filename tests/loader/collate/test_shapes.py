@@ -10,7 +10,7 @@ from hypothesis import given, settings, strategies as st
 from torch.nn.functional import scaled_dot_product_attention as attention
 
 from counterpoise.loader import collate_packed, collate_padded
-from counterpoise.loader.collate.apart import take_apart
+from counterpoise.loader.collate.equivalence import take_apart
 
 LENGTHS = st.lists(st.integers(1, 40), max_size=6)
 ALIGN = st.sampled_from([1, 2, 8, 16, 24])

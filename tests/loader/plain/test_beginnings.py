@@ -12,7 +12,7 @@ import torch
 from torch._utils import ExceptionWrapper
 
 from counterpoise import DataLoader
-from counterpoise.workers.processes.beginnings import Beginnings
+from counterpoise.loader.plain.iterators import Beginnings
 from tests.loader.plain.stateful_data import ByDataset, Drawing
 
 

@@ -15,14 +15,13 @@ from transfer_queue import KVBatchMeta
 from verl import DataProto
 from verl.trainer.ppo import padding_utils
 from verl.trainer.ppo.ray_trainer import RayPPOTrainer
-from verl.trainer.ppo.v1 import get_trainer_cls
+from verl.trainer.ppo.v1 import PPOTrainerSync
 from verl.trainer.ppo.v1.replay_buffer import ReplayBuffer
 
 import counterpoise as cp
 from tests.programs.verl.trainer import BalancedTrainer
 
 RANKS, MINI_BATCH = 4, 16
-PPOTrainer = get_trainer_cls("sync")
 
 
 class BalancedRayTrainer(RayPPOTrainer):
@@ -67,7 +66,7 @@ def work_of(tags):
 
 def test_rollouts_of_v1_are_evened_out():
     lengths, measured = make_lengths(512), {}
-    for kind in (PPOTrainer, BalancedTrainer):
+    for kind in (PPOTrainerSync, BalancedTrainer):
         keys, tags, metrics = balance_keys(kind, lengths)
         numbers = [[int(key) for key in part] for part in keys]
         assert sorted(chain.from_iterable(numbers)) == list(range(512))
@@ -77,7 +76,7 @@ def test_rollouts_of_v1_are_evened_out():
         ]
         work = np.array([work_of(part) for part in tags])
         measured[kind] = work.max() / work.mean(), metrics
-    theirs, ours = measured[PPOTrainer], measured[BalancedTrainer]
+    theirs, ours = measured[PPOTrainerSync], measured[BalancedTrainer]
     assert ours[0] < theirs[0]
     assert ours[0] < 1.0001
     assert ours[1].keys() == theirs[1].keys()

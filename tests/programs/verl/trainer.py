@@ -1,17 +1,12 @@
-"""What a user of verl's PPO writes: trainer.v1.trainer_mode=counterpoise chooses it.
+"""What a user of verl's PPO writes: trainer.v1.trainer_mode=counterpoise chooses it."""
 
-VERL_USE_EXTERNAL_MODULES names this module.
-"""
-
-from verl.trainer.ppo.v1 import get_trainer_cls, register_trainer
+from verl.trainer.ppo.v1 import PPOTrainerSync, register_trainer
 
 import counterpoise as cp
 
 
 @register_trainer("counterpoise")
-class BalancedTrainer(get_trainer_cls("sync")):
-    """The synchronous trainer, its rollouts dealt by `cp.partition`."""
-
+class BalancedTrainer(PPOTrainerSync):
     def __init__(self, config):
         config.trainer.v1.trainer_mode = "sync"  # verl chooses the replay buffer by this name
         super().__init__(config)

@@ -9,6 +9,7 @@ registries have, do not load under a CPU build of torch: here they do without th
 import os
 import sys
 from collections.abc import Callable
+from importlib.abc import MetaPathFinder
 from importlib.machinery import ModuleSpec, PathFinder
 from importlib.metadata import version
 from typing import Any
@@ -62,7 +63,7 @@ AFTER: dict[str, Step] = {
 }
 
 
-class Finder:
+class Finder(MetaPathFinder):
     """Finds modules as ever, and has something done before or after some are executed."""
 
     def find_spec(self, name: str, path: Any, target: Any = None) -> ModuleSpec | None:
@@ -83,4 +84,4 @@ class Finder:
         return spec
 
 
-sys.meta_path.insert(0, Finder())  # type: ignore[arg-type]
+sys.meta_path.insert(0, Finder())

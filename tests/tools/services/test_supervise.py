@@ -23,7 +23,7 @@ except RuntimeError as error:
 """
 SERVED = """
 import os, signal, sys
-from counterpoise.workers.processes.parent_watch import end_with_parent
+from counterpoise.workers.processes.ending import end_with_parent
 
 {first}
 end_with_parent()

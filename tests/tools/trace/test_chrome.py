@@ -7,7 +7,7 @@ import pytest
 from msgspec.structs import replace
 
 from counterpoise.balancer.protocol.trace_messages import PartySpans, Span, TraceReport
-from counterpoise.tools.trace.chrome import trace_events
+from counterpoise.tools.trace.command import trace_events
 
 WORKER = PartySpans(
     "w", "", 5000,

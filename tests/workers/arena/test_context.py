@@ -8,7 +8,7 @@ import time
 
 import pytest
 
-from counterpoise.workers.arena.context import ArenaContext, LockFreeEvent
+from counterpoise.workers.arena.queue import ArenaContext, LockFreeEvent
 
 
 def look_for_ever(event: LockFreeEvent) -> None:

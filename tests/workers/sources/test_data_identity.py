@@ -7,6 +7,7 @@ import torch
 from torch.utils.data import ConcatDataset, Subset, TensorDataset
 
 from counterpoise.workers.sources.data_identity import KnownData
+from counterpoise.workers.sources.interface import source_name
 
 TEXTS: Any = [f"text {each}" for each in range(200)]
 NUMBERS: Any = list(range(200))
@@ -47,6 +48,19 @@ def test_rows_of_hugging_face_are_the_same_data_whatever_their_fingerprints() ->
     assert identities[0][0] != identities[3][0]
     assert identities[0][1] != identities[3][1]
     assert KnownData(one, 200).identity != KnownData(other, 200).identity  # in a plain loader
+
+
+def test_ranks_may_have_a_subclass_of_hugging_faces() -> None:
+    datasets = pytest.importorskip("datasets")
+
+    class Prepared(datasets.Dataset):  # type: ignore[name-defined]
+        """As Axolotl makes on the rank that prepares the data for others."""
+
+    loaded = datasets.Dataset.from_dict({"number": [*range(20)]})
+    prepared = Prepared(loaded.data)
+    assert source_name(prepared) == source_name(loaded) == "Dataset"
+    one, other = (KnownData(data, 20, str).look_at_samples() for data in (loaded, prepared))
+    assert (one.identity, one.rank_identity) == (other.identity, other.rank_identity)
 
 
 def test_a_list_that_has_grown_is_known_by_its_first() -> None:

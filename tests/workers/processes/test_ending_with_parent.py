@@ -8,7 +8,7 @@ import time
 
 import pytest
 
-from counterpoise.workers.processes.parent_watch import end_with_parent
+from counterpoise.workers.processes.ending import end_with_parent
 
 LIMIT_S = 60.0
 
