@@ -82,7 +82,7 @@ def _deal(
         _LEVEL * max(shares.sum() / ranks, shares.max()),
     )
     for start in range(_STARTS):
-        if top <= _LEVEL * bound:
+        if top <= enough:
             break
         other = permutation(len(loads), start, 0) % ranks
         other = _exchange(loads, other, cells, moves, loads[:, :0], (), keys, speeds)
