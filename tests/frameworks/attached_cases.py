@@ -131,7 +131,7 @@ def trained(made: Any, **named: Any) -> Any:
 
 def steps_of_both(folder: str, strategy: str) -> tuple[Any, Any]:
     """The samples of each step in two epochs, attached and not."""
-    named = {"num_train_epochs": 2, "train_sampling_strategy": strategy}
+    named: dict[str, Any] = {"num_train_epochs": 2, "train_sampling_strategy": strategy}
     ours = cp.adapters.attach_trainer(noting(folder, **named))
     return trained(ours).seen, trained(noting(folder, **named)).seen
 
@@ -245,7 +245,8 @@ def streamed(folder: str) -> tuple[list[int], str]:
 def column(folder: str, column: str) -> tuple[Any, Any]:
     """The costs of our loader, and the column of lengths that the trainer removes."""
     lengths: list[Any] = Texts().lengths
-    data = as_rows(**{column: lengths if column == "length" else [[n] for n in lengths]})
+    values = lengths if column == "length" else [[n] for n in lengths]
+    data = as_rows(96, **{column: values})
     made = noting(folder, data)
     loader = make_loader(made, made.get_train_dataloader, "auto", None)
     assert column not in loader.dataset.column_names
