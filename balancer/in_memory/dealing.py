@@ -77,12 +77,9 @@ def _deal(
         return rank_of
     # Exchanges of few items soon find no better one; from elsewhere they find others.
     shares = _sum_shares(loads)
-    top, enough = (
-        np.bincount(rank_of, shares).max(),
-        _LEVEL * max(shares.sum() / ranks, shares.max()),
-    )
+    top, bound = np.bincount(rank_of, shares).max(), max(shares.sum() / ranks, shares.max())
     for start in range(_STARTS):
-        if top <= enough:
+        if top <= _LEVEL * bound:
             break
         other = permutation(len(loads), start, 0) % ranks
         other = _exchange(loads, other, cells, moves, loads[:, :0], (), keys, speeds)

@@ -96,7 +96,11 @@ def _read_loader(trainer: Any, get_loader: Callable[[], Any]) -> TorchLoader[Any
     before = vars(accelerator).get("prepare")
     accelerator.prepare = lambda loader, **_: loader
     try:
+<<<<<<< HEAD
         loader: TorchLoader[Any] = get_loader()
+=======
+        loader: Any = get_loader()
+>>>>>>> f1
     finally:
         del accelerator.prepare
         if before is not None:
@@ -116,7 +120,8 @@ def _read_loader(trainer: Any, get_loader: Callable[[], Any]) -> TorchLoader[Any
             f"{kind.__qualname__}, and what that does to batches is not known: give a loader, "
             f"attach_trainer(trainer, cp.DataLoader(...)), {LEAVE}"
         )
-    return loader
+    theirs: TorchLoader[Any] = loader
+    return theirs
 
 
 def _check_stream(trainer: Any, stream: Any) -> None:
@@ -227,7 +232,11 @@ def _read_lengths(trainer: Any, count: int) -> tuple[str, Any]:
     It is read before columns go that the model does not take.
     """
     dataset = trainer.train_dataset
+<<<<<<< HEAD
     inner: Any = dataset if _column_names(dataset) else vars(dataset).get("dataset")
+=======
+    inner: Any = dataset if _column_names(dataset) else getattr(dataset, "dataset", None)
+>>>>>>> f1
     asked = (getattr(trainer.args, "length_column_name", None), SWIFT_LENGTHS)
     for name in filter(None, asked):
         if name in _column_names(inner) and len(inner) == count:
