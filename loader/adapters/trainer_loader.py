@@ -96,11 +96,7 @@ def _read_loader(trainer: Any, get_loader: Callable[[], Any]) -> TorchLoader[Any
     before = vars(accelerator).get("prepare")
     accelerator.prepare = lambda loader, **_: loader
     try:
-<<<<<<< HEAD
-        loader: TorchLoader[Any] = get_loader()
-=======
         loader: Any = get_loader()
->>>>>>> f1
     finally:
         del accelerator.prepare
         if before is not None:
@@ -232,11 +228,7 @@ def _read_lengths(trainer: Any, count: int) -> tuple[str, Any]:
     It is read before columns go that the model does not take.
     """
     dataset = trainer.train_dataset
-<<<<<<< HEAD
-    inner: Any = dataset if _column_names(dataset) else vars(dataset).get("dataset")
-=======
     inner: Any = dataset if _column_names(dataset) else getattr(dataset, "dataset", None)
->>>>>>> f1
     asked = (getattr(trainer.args, "length_column_name", None), SWIFT_LENGTHS)
     for name in filter(None, asked):
         if name in _column_names(inner) and len(inner) == count:

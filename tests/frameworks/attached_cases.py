@@ -245,13 +245,8 @@ def streamed(folder: str) -> tuple[list[int], str]:
 def column(folder: str, column: str) -> tuple[Any, Any]:
     """The costs of our loader, and the column of lengths that the trainer removes."""
     lengths: list[Any] = Texts().lengths
-<<<<<<< HEAD
-    more: dict[str, Any] = {column: lengths if column == "length" else [[n] for n in lengths]}
-    data = as_rows(**more)
-=======
     values = lengths if column == "length" else [[n] for n in lengths]
     data = as_rows(96, **{column: values})
->>>>>>> f1
     made = noting(folder, data)
     loader = make_loader(made, made.get_train_dataloader, "auto", None)
     assert column not in loader.dataset.column_names
