@@ -125,7 +125,7 @@ def observe_trainer() -> None:
     torch.serialization.register_package(
         9, lambda _: None, lambda storage, at: storage if at.startswith("cpu:") else None
     )
-    train, evaluate, log = Trainer.training_step, Trainer.evaluation_loop, Trainer.log
+    train, evaluate, log = Trainer.training_step, Trainer.evaluate, Trainer.log
 
     @functools.wraps(train)
     def training_step(self: Any, model: Any, inputs: Any, *args: Any, **named: Any) -> Any:
@@ -142,7 +142,7 @@ def observe_trainer() -> None:
         return loss
 
     @functools.wraps(evaluate)
-    def evaluation_loop(self: Any, *args: Any, **named: Any) -> Any:
+    def evaluate_and_note(self: Any, *args: Any, **named: Any) -> Any:
         predict = self.prediction_step  # of a subclass, such as TRL's
 
         def note_and_predict(model: Any, inputs: Any, *more: Any, **options: Any) -> Any:
@@ -154,7 +154,7 @@ def observe_trainer() -> None:
         try:
             return evaluate(self, *args, **named)
         finally:
-            del self.prediction_step
+            vars(self).pop("prediction_step", None)
 
     @functools.wraps(log)
     def log_and_note(self: Any, logs: dict[str, Any], *args: Any, **named: Any) -> Any:
@@ -165,7 +165,7 @@ def observe_trainer() -> None:
             note("evaluated", step=self.state.global_step, loss=float(logs["eval_loss"]))
         return log(self, logs, *args, **named)
 
-    Trainer.training_step, Trainer.evaluation_loop = training_step, evaluation_loop
+    Trainer.training_step, Trainer.evaluate = training_step, evaluate_and_note
     Trainer.log = log_and_note
 
 
