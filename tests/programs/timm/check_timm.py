@@ -40,8 +40,8 @@ def train(folder: Path, name: str, *before: str) -> str:
     """Run train.py; return what its summary says of each epoch."""
     script = harness.need_source("pytorch-image-models/train.py")
     command = [*before, str(script), *ARGUMENTS, "--output", name, "--experiment", "run"]
-    before = ["tests.programs.timm.stand_in"]
-    harness.run_program(command, folder, name, before=before, notes=False)
+    modules = ["tests.programs.timm.stand_in"]
+    harness.run_program(command, folder, name, before=modules, notes=False)
     return (folder / name / "run" / "summary.csv").read_text()
 
 
