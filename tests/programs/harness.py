@@ -120,8 +120,9 @@ def run_program(
         launch: False runs `command` as it is: it makes its processes itself.
         notes: False where its processes write none; an empty Run is returned.
     """
+    # "--": torchrun would take an option of the program that begins as one of its own
     start = (
-        (*TORCHRUN, f"--nproc-per-node={ranks}", "-m")
+        (*TORCHRUN, f"--nproc-per-node={ranks}", "-m", "--")
         if ranks > 1
         else (sys.executable, "-P", "-m")
     )
