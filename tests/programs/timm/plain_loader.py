@@ -7,6 +7,6 @@ import torch.utils.data
 
 import counterpoise as cp
 
-torch.utils.data.DataLoader = cp.DataLoader
+torch.utils.data.DataLoader = cp.DataLoader  # type: ignore[misc]
 sys.argv = sys.argv[1:]
 runpy.run_path(sys.argv[0], run_name="__main__")
