@@ -27,7 +27,7 @@ from .simulation.cost_profile import (
     load_profile,
     profile_costs,
 )
-from .simulation.costs import Contention, Costs, unit_costs
+from .simulation.costs import Costs, unit_costs
 from .simulation.measured import hidden_share, measured_costs
 from .simulation.simulator import simulate
 from .simulation.timeline import Bubbles, Slot, Timeline
@@ -35,8 +35,8 @@ from .transforms.lowering import lower
 from .transforms.training import with_step_end
 
 __all__ = [
-    "NO_MICROBATCH", "Barrier", "Bubbles", "Contention", "CostFunction", "CostProfile", "Costs",
-    "Edge", "EncoderTimes", "Kind", "Need", "Pace", "Pass", "PlanChange", "Problem", "Program",
+    "NO_MICROBATCH", "Barrier", "Bubbles", "CostFunction", "CostProfile", "Costs", "Edge",
+    "EncoderTimes", "Kind", "Need", "Pace", "Pass", "PlanChange", "Problem", "Program",
     "Replan", "Schedule", "Slot", "Timeline", "check", "dump_profile", "encoder_times",
     "format_pass", "format_program", "hidden_share", "kind", "kinds", "load_profile", "lower",
     "measured_costs", "parse_pass", "parse_program", "place", "problems", "profile_costs",

@@ -13,7 +13,6 @@ import click
 
 from counterpoise.tools.console.reporting import emit, progress_console
 
-from .contention import measure_contention
 from .copies import measure_copies
 from .existing import measure_pipelines, measure_vocabulary
 from .filling import measure_filling
@@ -32,7 +31,6 @@ PARTS: dict[str, Part] = {
     "pipelines": Part("Pipelines: our runtime and torch's", measure_pipelines, devices=2),
     "filling": Part("Encoder layers in the bubbles of 1F1B", measure_filling, devices=2),
     "tensor": Part("Tensor-parallel layers, in chunks", measure_tensor, devices=2),
-    "contention": Part("Products beside collectives", measure_contention, devices=2),
 }
 FAILED = "failed"
 

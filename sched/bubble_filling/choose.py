@@ -58,8 +58,6 @@ def fitting(setup: FillSetup) -> tuple[Splitting, ...]:
     """
     kernels = setup.model.layer.forward + setup.model.layer.backward
     bubble = max((k.ns for k in kernels if k.resource == "communication"), default=0)
-    # A piece takes longer in that bubble than alone.
-    bubble = bubble * 1000 // (1000 + setup.contention.compute)
     how = Splitting(1)
     sizes = [(bubble // n - how.launch_ns) * 100 // (100 + how.slower_percent) for n in (1, 2)]
     return tuple(replace(how, longest_ns=size) for size in sizes if size > how.launch_ns)

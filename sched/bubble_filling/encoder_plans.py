@@ -221,7 +221,6 @@ def plan_problem(
         # A frozen encoder keeps nothing for a backward, so memory bounds nothing.
         most=need.microbatches if backward else None,
         encoders=tuple((stack.layers // plan.stages, stack.trainable) for stack in stacks),
-        slower=setup.contention.permille,
     )
 
 

@@ -74,8 +74,6 @@ class FillProblem:
     microbatch i must be the language model's i-th; else the encoders' order decides. `most`: the
     microbatches that a pipeline's memory holds. Frozen encoders have no kernels backward.
     `encoders`: of each encoder, its layers on a stage and whether it is trained; one by default.
-    `slower`: permille that its computation and its collectives take longer beside the language
-    model's kernels (`Contention.permille`).
     """
 
     gaps: Gaps
@@ -88,7 +86,6 @@ class FillProblem:
     fixed: bool = False
     most: int | None = None
     encoders: tuple[tuple[int, bool], ...] = ()
-    slower: tuple[int, int] = (0, 0)
 
     def __post_init__(self) -> None:
         """Check that the microbatches fit the pipelines."""

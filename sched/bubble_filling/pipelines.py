@@ -13,8 +13,7 @@ as early as possible is best possible: a kernel that is ready earlier never ends
 microbatch ends as early as in any schedule with that order, and a longer extension never hurts
 (so the least one is found by bisection). The microbatches behind do not move those before them, so
 what holds for the first n is a prefix of what holds for more: a partition of the microbatches is
-a choice of prefixes, and none has to be enumerated. With contention this is a heuristic: a kernel
-that is ready earlier may begin beside another one, and end later than one that had to wait.
+a choice of prefixes, and none has to be enumerated.
 """
 
 from collections.abc import Callable, Sequence
@@ -104,22 +103,19 @@ def make_space(stretches: tuple[Stretches, ...]) -> Space:
 
 def fill(
     space: Space, work: StageKernels, ranks: tuple[int, ...], rows: Ints, extension: int, hop: int,
-    stop: int = NEVER, slower: tuple[int, int] = (0, 0),
+    stop: int = NEVER,
 ) -> Placed:  # fmt: skip
-    """Place microbatches (rows of `work`) with the first gap extended by `extension` ns.
-
-    `slower`: permille, as in `FillProblem`.
-    """
+    """Place microbatches (rows of `work`) with the first gap extended by `extension` ns."""
     start = space.start.copy()
     start[space.kind[:, 0] == FREE, 0] -= extension
     ns = work.ns[list(ranks)] if work.ns.shape[0] > 1 else work.ns.repeat(len(ranks), 0)
     out = np.zeros((len(rows), len(ranks), len(work.resource)), np.int64)
-    took = np.zeros_like(out)
     done = np.full(len(rows), NEVER, np.int64)
     placed = place(
         start, space.end, space.kind, space.count, work.resource, np.ascontiguousarray(ns),
-        rows, work.release, np.array(slower, np.int64), -extension, hop, stop, out, took, done,
+        rows, work.release, -extension, hop, stop, out, done,
     )  # fmt: skip
+    took = ns[:, rows].transpose(1, 0, 2)
     return Placed(out, took, done, placed, Space(start, space.end, space.kind, space.count))
 
 

@@ -160,10 +160,8 @@ class _Search:
             key = (id(space), rows)
             if key not in known:
                 group = problem.groups[pipeline // problem.copies]
-                known[key] = fill(
-                    space, work, group, np.array(rows, np.int64),
-                    extension, problem.hop_ns, stop, problem.slower,
-                )  # fmt: skip
+                index = np.array(rows, np.int64)
+                known[key] = fill(space, work, group, index, extension, problem.hop_ns, stop)
                 if known[key].placed < len(rows):
                     return []
             result.append(known[key])

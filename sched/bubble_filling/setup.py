@@ -20,7 +20,6 @@ from dataclasses import asdict, dataclass
 from typing import Literal
 
 from ..ir.typed_json import read_json
-from ..simulation.costs import NOT_MEASURED, Contention
 
 Resource = Literal["compute", "communication"]
 RESOURCES: tuple[Resource, ...] = ("compute", "communication")
@@ -117,8 +116,7 @@ class FillSetup:
     `scatter_ns`: the data-parallel collectives at the start and the end of a step.
     `encoder_gather_ns`, `encoder_scatter_ns`: the same for the encoders, per billion parameters and
     GPU (0: not modelled, as in the paper). `state_bytes`: a parameter's copies and gradient;
-    `optimizer_bytes`: of a parameter, sharded over the replicas. `contention`: what the encoders'
-    kernels cost beside the language model's.
+    `optimizer_bytes`: of a parameter, sharded over the replicas.
     """
 
     name: str
@@ -138,7 +136,6 @@ class FillSetup:
     memory_bytes: int = 80 * 10**9
     state_bytes: int = 6
     optimizer_bytes: int = 12
-    contention: Contention = NOT_MEASURED
 
     def __post_init__(self) -> None:
         """Check sizes and kernels. Raises ValueError for what cannot be filled."""

@@ -9,8 +9,7 @@ microbatch's resources (tokens, token_pairs, tiles ...):
                 "B": [{"fixed": 1800}]},
      "ranks": 2, "p2p_ns": 4000, "collectives": {"CS": 20000},
      "buffers": {"activation": [{"per_thousand": {"tokens": 104448000}}]},
-     "parameter_bytes": [1000, 1000],
-     "contention": {"compute": 150, "communication": 60, "measured_on": "GPU NAME"}}
+     "parameter_bytes": [1000, 1000]}
 
 A list has one entry per stage (per rank for kinds that are divided over the ranks), or one for all.
 Only placement and passes are required. All costs are integers, the same on every machine.
@@ -23,7 +22,7 @@ import msgspec
 
 from ..ir.kinds import is_ranked
 from ..ir.typed_json import Whole, read_json
-from .costs import NOT_MEASURED, Contention, Costs, Table
+from .costs import Costs, Table
 
 Resources = Mapping[str, int]
 # Buffers of kinds that are divided over the ranks.
@@ -85,7 +84,6 @@ class CostProfile(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         buffers: By buffer, its sizes in bytes, as `passes`; default 0.
         parameter_bytes: Of each rank, or one for all; default 0.
         overlap: False if ranks wait for transfers and collectives; default True: beside the passes.
-        contention: By how much encoders' kernels take longer; default: not measured.
 
     Raises ValueError for tables of the wrong size.
     """
@@ -98,7 +96,6 @@ class CostProfile(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     buffers: Mapping[str, tuple[CostFunction, ...]] = {}
     parameter_bytes: tuple[Whole, ...] = (0,)
     overlap: bool = True
-    contention: Contention = NOT_MEASURED
 
     def __post_init__(self) -> None:
         """Check sizes, and fill in the number of ranks."""

@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Sequence
-from dataclasses import asdict, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -24,7 +24,6 @@ from ...sched.bubble_filling.timeline import bubble_causes, fill_timeline
 from ...sched.ir.program import format_program
 from ...sched.render.summary import format_memory
 from ...sched.shapes import Amounts, Model, ParallelLayout, read_device, read_model
-from ...sched.simulation.cost_profile import load_profile
 from ..console.commands import COUNT, FILE, Command, json_option
 from ..console.reporting import emit, make_table, progress_console
 from ..inputs.cost_options import parse_amounts
@@ -61,7 +60,6 @@ MOST_COPIES = 0.12
     "--holds", default="", metavar="RESOURCE=AMOUNT,...",
     help="With --model: what a microbatch holds, such as tokens=8192.  [the model's]",
 )  # fmt: skip
-@click.option("--contention", type=FILE, help="Its table in a cost profile (JSON).")
 @click.option(
     "--tp-chunks", default=1, show_default=True, type=COUNT,
     help="Chunks in which a case's tensor-parallel collectives run beside their products.",
@@ -77,8 +75,8 @@ MOST_COPIES = 0.12
 @json_option
 def command(
     case: str | None, profile: Path | None, model: str | None, device: str, parallel: str,
-    holds: str, contention: Path | None, tp_chunks: int, pp_enc: int | None, tp_enc: int | None,
-    whole: bool, executable: bool, out: Path | None, dump_profile: bool, as_json: bool,
+    holds: str, tp_chunks: int, pp_enc: int | None, tp_enc: int | None, whole: bool,
+    executable: bool, out: Path | None, dump_profile: bool, as_json: bool,
 ) -> None:  # fmt: skip
     """Fill a language model's bubbles with its encoders' kernels, and choose the encoders' plan.
 
@@ -107,8 +105,6 @@ def command(
         setup = replace(setup, memory_bytes=memory_limit(None, gpu))
     else:
         setup = replace(case_setup(case or "3072", chunks=tp_chunks), **sizes)
-    if contention is not None:
-        setup = replace(setup, contention=parse_text(contention, load_profile).contention)
     check_sizes(stages=setup.stages, microbatches=setup.microbatches, chunks=setup.chunks)
     setup = with_encoder_collectives(setup, gpu)
     if dump_profile:
@@ -122,9 +118,8 @@ def command(
     if out is not None:
         out.write_text(_picture(best, out), "utf-8")
         progress_console.print(f"wrote {out}")
-    report = {**scan_report(plans_tried), "contention": asdict(setup.contention)}
+    report = scan_report(plans_tried)
     lines = [*summary(best), best.filled.note]
-    lines.append(f"Contention of encoders' kernels: {setup.contention}.")
     if executable:
         # Filling kernels inside passes too hides more.
         finer = _scan(setup, candidates, splittings, most, False).best

@@ -16,18 +16,16 @@ if not cython.compiled:
 
 def place(
     start: Matrix, end: Matrix, kind: Matrix, count: Vector, resource: Vector, ns: Cube,
-    rows: Vector, release: Vector, slower: Vector, begin: Int, hop: Int, stop: Int, out: Cube,
-    took: Cube, done: Vector,
+    rows: Vector, release: Vector, begin: Int, hop: Int, stop: Int, out: Cube, done: Vector,
 ) -> int:  # fmt: skip
     """Place microbatches one after another, each kernel as early as possible.
 
     `start`, `end`, `kind` (stages, stretches), `count` (stages): the free time of each stage;
     `start` moves past what is used. `resource` (kernels): 0 compute, 1 communication; `ns` (stages,
     rows, kernels): their times; `rows`: each microbatch's row. `release` (kernels): delay after
-    `begin` of the first microbatch's kernels. `slower` (2): permille that a kernel of a resource
-    takes longer beside the host's. Fills `out` (microbatches, stages, kernels) with starts, `took`,
-    zeros before, with times, and `done` with the time at which each result has arrived. Returns the
-    number of microbatches placed with `done` up to `stop`.
+    `begin` of the first microbatch's kernels. Fills `out` (microbatches, stages, kernels) with
+    starts, and `done` with the time at which each result has arrived. Returns the number of
+    microbatches placed with `done` up to `stop`.
     """
     # Per stage: the stretch that placing has reached, and the end of the last kernel.
     at: Vector = np.zeros(start.shape[0], np.int64)
@@ -42,7 +40,6 @@ def place(
                 if length == 0:  # padding of a microbatch with fewer pieces
                     out[j, s, q] = t
                     continue
-                contended: Int = length + (length * slower[resource[q]] + 999) // 1000
                 # FREE takes anything; COMMUNICATING only computation, COMPUTING only communication.
                 shared = 1 if resource[q] == 0 else 2
                 if j == 0 and t < begin + release[q]:
@@ -51,16 +48,13 @@ def place(
                     stretch = kind[s, c]
                     if stretch == 0 or stretch == shared:
                         first: Int = max(t, start[s, c])
-                        needed: Int = length if stretch == 0 else contended
-                        if first + needed <= end[s, c]:
+                        if first + length <= end[s, c]:
                             t = first
-                            length = needed
                             break
                     c += 1
                 if c == count[s]:
                     return j
                 out[j, s, q] = t
-                took[j, s, q] = length
                 t += length
                 start[s, c] = t
             at[s] = c

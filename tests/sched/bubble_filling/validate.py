@@ -3,7 +3,7 @@
 It does not depend on how schedules are made. It proves that a schedule is
 
 - complete: each microbatch is on one pipeline;
-- timed: each kernel takes its time, and what contention adds to it;
+- timed: each kernel takes its time;
 - inside: each kernel lies in one stretch that allows it, within the step and its extensions;
 - alone: no two encoder kernels overlap on a GPU;
 - ordered: a microbatch's kernels follow each other, and its stages with the hop between;
@@ -20,7 +20,6 @@ from counterpoise.sched.bubble_filling.gaps import COMMUNICATING, COMPUTING, FRE
 from counterpoise.sched.bubble_filling.instance import (
     EncoderPipeline,
     FilledSchedule,
-    FillProblem,
     StageKernels,
 )
 from counterpoise.sched.checking import Problem
@@ -73,8 +72,8 @@ def _ends(filled: FilledSchedule, p: EncoderPipeline) -> tuple[Ints, Ints]:
     """Return the ends of each forward and backward kernel of a pipeline."""
     problem = filled.problem
     return (
-        p.forward + taken(problem, problem.forward, p.ranks, p.microbatches, p.forward),
-        p.backward + taken(problem, problem.backward, p.ranks, p.microbatches, p.backward),
+        p.forward + lengths(problem.forward, p.ranks, p.microbatches),
+        p.backward + lengths(problem.backward, p.ranks, p.microbatches),
     )
 
 
@@ -183,24 +182,8 @@ def _inside(filled: FilledSchedule, p: EncoderPipeline, stage: int, rank: int) -
         yield Problem("inside", what)
 
 
-def taken(
-    problem: FillProblem,
-    work: StageKernels,
-    ranks: Sequence[int],
-    order: Sequence[int],
-    starts: Ints,
-) -> Ints:
-    """Return what kernels take that begin at `starts` (microbatches in `order`, stages, kernels).
-
-    Those that begin beside a kernel of the language model take longer where the problem says so.
-    """
+def lengths(work: StageKernels, ranks: Sequence[int], order: Sequence[int]) -> Ints:
+    """Return what kernels take (microbatches in `order`, stages, kernels)."""
     rows = order if work.ns.shape[1] > 1 else [0] * len(order)
     lanes = list(ranks) if work.ns.shape[0] > 1 else [0] * len(ranks)
-    ns = work.ns[lanes][:, np.array(rows, np.int64)].transpose(1, 0, 2).copy()
-    extra = -(-ns * np.array(problem.slower, np.int64)[work.resource] // 1000)
-    for stage, rank in enumerate(ranks):
-        one = problem.gaps.ranks[rank]
-        # Before the step's start a kernel is in the extension of the first stretch.
-        at = np.maximum(np.searchsorted(one.start, starts[:, stage], side="right") - 1, 0)
-        ns[:, stage] += np.where(one.kind[at] == FREE, 0, extra[:, stage])
-    return ns
+    return work.ns[lanes][:, np.array(rows, np.int64)].transpose(1, 0, 2)

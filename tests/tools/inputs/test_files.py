@@ -252,7 +252,7 @@ LAYER = {"kind": "a", "forward_ns": 1, "backward_ns": 1, "parameters": 1, "outpu
     [
         ("schedule", "check", "FILE.txt"), ("schedule", "check", "FILE.csv"),
         ("schedule", "show", "FILE.json"), ("schedule", "simulate", "1f1b", "--costs", "FILE"),
-        ("schedule", "fill", "--profile", "FILE"), ("schedule", "fill", "--contention", "FILE"),
+        ("schedule", "fill", "--profile", "FILE"),
         (*ORCHESTRATE, "--gpus", "8", "--samples-per-step", "8", "--model", "FILE"),
         (*PART, "partition", "--parallel", "pp=2", "--model", "FILE"),
         (*PARTITION, "--device", "FILE"), (*PARTITION, "--measured", "FILE"),
