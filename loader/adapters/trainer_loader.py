@@ -228,7 +228,7 @@ def _read_lengths(trainer: Any, count: int) -> tuple[str, Any]:
     It is read before columns go that the model does not take.
     """
     dataset = trainer.train_dataset
-    inner: Any = dataset if _column_names(dataset) else getattr(dataset, "dataset", None)
+    inner: Any = dataset if _column_names(dataset) else vars(dataset).get("dataset")
     asked = (getattr(trainer.args, "length_column_name", None), SWIFT_LENGTHS)
     for name in filter(None, asked):
         if name in _column_names(inner) and len(inner) == count:
