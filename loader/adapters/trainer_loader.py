@@ -228,7 +228,8 @@ def _read_lengths(trainer: Any, count: int) -> tuple[str, Any]:
     It is read before columns go that the model does not take.
     """
     dataset = trainer.train_dataset
-    inner: Any = dataset if _column_names(dataset) else vars(dataset).get("dataset")
+    fields = getattr(dataset, "__dict__", {})  # a list has none
+    inner: Any = dataset if _column_names(dataset) else fields.get("dataset")
     asked = (getattr(trainer.args, "length_column_name", None), SWIFT_LENGTHS)
     for name in filter(None, asked):
         if name in _column_names(inner) and len(inner) == count:
