@@ -9,8 +9,13 @@ VERSION = "import sys, importlib.metadata as m; print(m.version(sys.argv[1]))"
 
 
 def program_version(environment: Path) -> str:
-    """Return "name version" of the first requirement of an environment."""
-    lines = (environment / "requirements.txt").read_text().splitlines()
+    """Return "name version" of the first requirement of an environment.
+
+    Programs that are installed without what they require have it in a file of their own.
+    """
+    alone = Path(__file__).with_name(environment.name) / "no-deps.txt"
+    listed = alone if alone.exists() else environment / "requirements.txt"
+    lines = listed.read_text().splitlines()
     requirement = next(line for line in lines if line and not line.startswith("#"))
     name = requirement.partition("=")[0].partition("[")[0].partition("<")[0].strip()
     python = environment / "bin" / "python"
