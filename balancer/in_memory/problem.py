@@ -7,6 +7,7 @@ a resource are scaled alike, and its budget, such that what fits after scaling f
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from numbers import Real
 from typing import Any, Literal
 
 import numpy as np
@@ -138,9 +139,10 @@ def _weigh(config: PlanConfig, costs: Int64) -> tuple[Int64, Float64]:
 
 def _read_numbers(name: str, values: Any) -> npt.NDArray[Any]:
     """Return whole numbers or fractions (n,), none negative; ValueError names a wrong item."""
-    numbers = np.asarray(values, dtype=None if len(values) else np.int64)
+    numbers = np.asarray(values)
     if numbers.ndim != 1:
         raise ValueError(f"{name} have shape {numbers.shape}, needed is (items,)")
+    numbers = numbers if len(numbers) else numbers.astype(np.int64)
     if numbers.dtype.kind in "iuf" and bool(((numbers >= 0) & (numbers < 2.0**63)).all()):
         return numbers if numbers.dtype.kind == "f" else numbers.astype(np.int64)
     for item, number in enumerate(numbers.tolist()):
@@ -159,7 +161,7 @@ def _read_budgets(budgets: Budgets, costs: Mapping[str, npt.NDArray[Any]]) -> di
         budgets = dict.fromkeys(costs, budgets)
     for name, most in (budgets or {}).items():
         check_name("budgets", name, costs)
-        if isinstance(most, bool) or not isinstance(most, int | float) or not 0 < most < 2**63:
+        if isinstance(most, bool) or not isinstance(most, Real) or not 0 < most < 2**63:
             raise ValueError(f"budget of {name} is {most!r:.80}, allowed is a number above 0")
         for item in np.flatnonzero(costs[name] > most)[:1]:
             raise ValueError(

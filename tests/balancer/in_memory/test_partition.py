@@ -112,6 +112,12 @@ def test_budgets_of_huge_and_of_broken_costs_are_kept() -> None:
             assert all(seconds[cell].sum() <= 30 for cell in rank)
 
 
+def test_numbers_of_numpy_are_numbers() -> None:
+    tokens = np.array([3, 4, 5], dtype=np.uint64)
+    dealt = cp.partition(tokens, 2, budgets=int(np.int64(9)))
+    assert dealt.ranks == cp.partition([3, 4, 5], 2, budgets=np.int64(9)).ranks  # type: ignore[arg-type]
+
+
 def test_few_items_leave_ranks_empty() -> None:
     dealt = cp.partition([5, 6], 4)
     assert dealt.ranks == [[0], [1], [], []]
@@ -130,6 +136,7 @@ def test_few_items_leave_ranks_empty() -> None:
         (([3, None], 2), {}, "item 1: costs of tokens are None"),
         (([3, "4"], 2), {}, "item 0: costs of tokens are '3'"),
         (([True, False], 2), {}, "item 0: costs of tokens are True"),
+        ((None, 2), {}, r"costs of tokens have shape \(\), needed is \(items,\)"),
         (([[1, 2]], 2), {}, r"costs of tokens have shape \(1, 2\)"),
         (({}, 2), {}, "resources are 0 names"),
         (({"a": [1], "b": [1, 2]}, 2), {}, "costs of a are 1, but there are 2 items"),
