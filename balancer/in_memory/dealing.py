@@ -150,7 +150,8 @@ def _exchange(
     slots.loads[:, -1] = 0
     slots.loads[: groups * free, -1] = _LOOSE
     last = work.shape[1]
-    turns = [(column, 0, column + 1) for column in range(last)] + [(last - 1, last - 1, last)]
+    turns = [(column, 0, column + 1) for column in range(last)]
+    turns += [(last - 1, last - 1, last)] * (last > 1)
     turns, effort = (turns * 2, _EACH) if cells.shape[1] > 1 else (turns, _ONCE)
     arrays = limits, tight, np.ascontiguousarray(work), np.ascontiguousarray(contests)
     level_steps(slots, *arrays, np.array(turns), *effort)
