@@ -84,7 +84,12 @@ def partition_across(
     options_text = f"costs {[*mine]}, {[*mine_beside]}, {options}"
     exchange = Exchange(process_group)
     gathered = exchange.gather((options_text, mine, mine_beside), "costs of partition_across")
-    for rank, (other_text, *_) in enumerate(gathered):
+    for rank, (other_text, parts, more) in enumerate(gathered):
+        lengths = {name: len(values) for name, values in {**parts, **more}.items()}
+        if len({*lengths.values()}) > 1:
+            raise ValueError(
+                f"rank {rank} gives lists of {lengths} numbers: give one an item in each"
+            )
         if other_text != gathered[0][0]:
             raise ValueError(
                 f"partition_across differs on rank 0, with {gathered[0][0]}, and on rank {rank}, "

@@ -191,8 +191,7 @@ def deal_to_microbatches(
         keys = rank_of
     cells = np.arange(ranks * microbatches).reshape(ranks, microbatches)
     moves = counts == "free"
-    cell_of = _exchange(problem.loads, cell_of, cells, moves, costs, budgets, keys, None)
-    return cell_of, microbatches
+    return _exchange(problem.loads, cell_of, cells, moves, costs, budgets, keys, None), microbatches
 
 
 def _round_up(number: int, multiple_of: int) -> int:
@@ -272,6 +271,4 @@ def deal_padded(problem: DealingProblem, least: int, multiple_of: int) -> tuple[
     work = problem.sum_work(grouping.group_of, groups)
     small, _ = scale_costs(work.astype(np.int64)[:, None], budget_array((None,)), groups)
     cells = assign_in_rows(rows, small, 0)
-    cell_of = np.empty(groups, dtype=np.int64)
-    cell_of[cells.ravel()] = np.arange(groups)
-    return cell_of[grouping.group_of], microbatches
+    return np.argsort(cells.ravel())[grouping.group_of], microbatches

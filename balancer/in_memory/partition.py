@@ -97,9 +97,7 @@ def partition(
     for name, number in numbers.items():
         if not is_positive(number):
             raise ValueError(f"{name} is {number!r:.80}, allowed is a positive integer")
-    problem = read_problem(
-        costs, ranks, budgets, counts, remainder, work, loads, groups, speeds
-    )  # fmt: skip
+    problem = read_problem(costs, ranks, budgets, counts, remainder, work, loads, groups, speeds)
     if keep_order and problem.config.padded:
         raise ValueError("keep_order cuts by sums: use work 'packed', or leave keep_order out")
     is_free = counts == "free" and groups is None and problem.speeds is None

@@ -66,6 +66,16 @@ def test_what_is_wrong_on_one_rank_is_an_error_on_all(pool: Pool) -> None:
         assert "item 7 has 12 tokens, more than a microbatch's budget 11" in item
 
 
+def _shift(rank: int) -> str:
+    with pytest.raises(ValueError, match="one an item") as caught:
+        cp.partition_across([1, 2, 3], loads=[1] * (2 + 2 * (rank % 2)))
+    return str(caught.value)
+
+
+def test_lists_that_make_up_for_each_other_on_ranks_are_refused(pool: Pool) -> None:
+    assert all("rank 0 gives lists of" in message for message in pool.run(_shift))
+
+
 def test_one_process_needs_no_group() -> None:
     dealt = cp.partition_across({"tokens": [3, 1, 2]}, budgets={"tokens": 4})
     assert (dealt.send, dealt.receive) == ([[0, 1, 2]], [3])
