@@ -242,6 +242,16 @@ def streamed(folder: str) -> tuple[list[int], str]:
     return sorted(n for _, batch in made.seen for n in batch), text.getvalue()
 
 
+def attached_too_late(folder: str) -> tuple[str, str]:
+    """What is said after train(), and of a checkpoint that was saved without us."""
+    made, text = noting(folder, max_steps=2, save_strategy="steps", save_steps=2), io.StringIO()
+    made.train()
+    with redirect_stderr(text):
+        cp.adapters.attach_trainer(made)
+    again = cp.adapters.attach_trainer(noting(folder, max_steps=4))
+    return text.getvalue(), error_of(lambda: trained(again, resume_from_checkpoint=True))
+
+
 def column(folder: str, column: str) -> tuple[Any, Any]:
     """The costs of our loader, and the column of lengths that the trainer removes."""
     lengths: list[Any] = Texts().lengths

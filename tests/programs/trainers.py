@@ -191,7 +191,7 @@ def try_program(program: str, data: Path, *, samples: int = SAMPLES) -> dict[str
     """Return the report of `counterpoise try` for a program's trial.py."""
     folder = make_folder(data, "tried", program)
     command = ["-m", "counterpoise", "try", "trial.py:make_loader", "--json"]
-    command += ["--ranks", str(RANKS), "--accumulate", str(ACCUMULATE)]
+    command += ["--ranks", str(RANKS), "--accumulate", str(ACCUMULATE), "--waits", "step"]
     tried = subprocess.run(
         [sys.executable, "-P", *command], cwd=folder, capture_output=True, text=True,
         timeout=LIMIT_S, env=os.environ | watched_variables(folder),
@@ -204,9 +204,8 @@ def try_program(program: str, data: Path, *, samples: int = SAMPLES) -> dict[str
 
 def check_trial(report: dict[str, Any], runs: Runs) -> None:
     """Fail unless a trial recommends balance, and tells what the plain run waited and padded."""
-    # the trial's loader knows no DDP: its ranks meet at each microbatch
     told = [report["forecast"][name] for name in ("waited", "padding_random")]
-    counted = [runs.plain.waiting(), runs.plain.padding()]
+    counted = [runs.plain.waiting(waits="step"), runs.plain.padding()]
     print(f"try: {report['verdict']} {told}, counted {counted}; {report['paste']}")
     assert told == pytest.approx(counted, abs=0.05)
     assert "balance=" in str(report["paste"])

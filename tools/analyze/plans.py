@@ -50,12 +50,14 @@ class KnownCosts:
 
         counted: how labels are counted where counts are free, as an argument.
         """
-        accumulate, shifts = self.terms.balance.accumulate, self.terms.balance.shift_labels
+        balance = self.terms.balance
+        accumulate, shifts = balance.accumulate, balance.shift_labels
         more = f", accumulate={accumulate}" if accumulate != 1 else ""
-        laid, packed = "", 'layout="packed"'
+        meets = f', waits="{balance.waits}"' if balance.waits else ""
+        laid, packed = meets, f'layout="packed"{meets}'
         if not shifts:
-            laid = ', layout=cp.Layout("torch", shift_labels=False)'
-            packed = 'layout=cp.Layout("packed", shift_labels=False)'
+            laid += ', layout=cp.Layout("torch", shift_labels=False)'
+            packed = f'layout=cp.Layout("packed", shift_labels=False){meets}'
         free = f'cp.Balance("auto"{more}{laid}, counts="free"{counted})'
         forecasts = {free: self.foretell(counts="free")}
         if accumulate == 1:

@@ -12,6 +12,7 @@ import torch.utils.data as torch_data
 from ...balancer.planning.forecast import MOST_SAMPLES
 from ...balancer.planning.problem.balance import Balance
 from ...balancer.planning.problem.layout import Layout
+from ...balancer.planning.problem.options import Waits
 from ...loader.auto.answer import Question
 from ...loader.auto.choice import PlanTerms, make_source
 from ...loader.auto.first_samples import ask_worker
@@ -67,8 +68,9 @@ class CostRows:
 
 
 def find_costs(
-    subject: Subject, ranks: int, accumulate: int, seconds: float, progress: Callable[[int], None]
-) -> TrialCosts:
+    subject: Subject, ranks: int, accumulate: int, waits: Waits | None, seconds: float,
+    progress: Callable[[int], None],
+) -> TrialCosts:  # fmt: skip
     """Return what samples cost, as auto finds it; at most some seconds are spent on measuring them.
 
     progress: called with the number of samples measured so far. Raises UnusableDataError where
@@ -77,7 +79,7 @@ def find_costs(
     samples, settings = subject.samples, subject.settings
     source, collate = as_source(samples), settings.get("collate_fn")
     terms = PlanTerms(
-        Balance("auto", accumulate=accumulate), ranks, settings["batch_size"],
+        Balance("auto", accumulate=accumulate, waits=waits), ranks, settings["batch_size"],
         settings.get("drop_last", False), subject.shuffle,
     )  # fmt: skip
     order = epoch_order(source, 0, 0, subject.shuffle)[:MOST_SAMPLES].tolist()
