@@ -14,13 +14,14 @@ class KnownCosts:
     """Costs (n, resources) of samples in their order, and the loop that they are for.
 
     choice: what auto finds of them. terms: the loop as it is, with balance="auto". most_samples:
-    that are planned.
+    that are planned. alone: the costs where batches round no sample up; None for rows.
     """
 
     choice: Choice
     terms: PlanTerms
     rows: Int64
     most_samples: int = MOST_SAMPLES
+    alone: Int64 | None = None
 
     @property
     def now(self) -> PlanConfig:
@@ -41,7 +42,7 @@ class KnownCosts:
     def compare(self, plan: PlanConfig) -> Outlook | None:
         """Return the forecast of a plan, over the loop as it is."""
         return forecast(
-            plan, self.rows, self.terms.batch_size, now=self.now,
+            plan, self.rows, self.terms.batch_size, now=self.now, alone=self.alone,
             most_samples=self.most_samples, most_steps=self.most_samples // 64,
         )  # fmt: skip
 
