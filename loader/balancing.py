@@ -14,6 +14,8 @@ from .plain.order import is_stream
 from .refused_arguments import is_packed_stream
 from .remote_dataset import RemoteDataset
 
+LIGHTNING = ("lightning", "pytorch_lightning")
+
 
 def prepare(loader: Any, arguments: BalancedArguments) -> LateBalancedLoader:
     """Return the maker of the balanced loader behind `loader`, for when its ranks are needed.
@@ -48,6 +50,16 @@ def count_samples(balanced: BalancedLoader, dataset: Any) -> int:
         raise TypeError(why)
     is_planned = is_stream(dataset) or isinstance(dataset, RemoteDataset) or balanced.sources
     return balanced.count() if is_planned else len(dataset)
+
+
+def write_state(balanced: BalancedLoader) -> dict[str, Any]:
+    """Return the ledger; without the last batch where Lightning's Trainer has it in reserve."""
+    in_reserve = False
+    if not sys.modules.keys().isdisjoint(LIGHTNING):
+        from .adapters.accumulation import holds_a_batch
+
+        in_reserve = holds_a_batch()
+    return balanced.state_dict(in_reserve=in_reserve)
 
 
 class BatchIterator:
@@ -98,12 +110,12 @@ class BatchIterator:
             raise
         # Nothing can raise, nor another thread come in, from here on: see balanced/microbatches.py.
         balanced.caller.thread = None
-        balanced.position = after
+        balanced.before, balanced.position = balanced.position, after
         return batch
 
     def _begin(self) -> None:
         if not self._begun:
-            if not sys.modules.keys().isdisjoint(("lightning", "pytorch_lightning")):
+            if not sys.modules.keys().isdisjoint(LIGHTNING):
                 from .adapters.accumulation import check_lightning  # here: other loops need none
 
                 check_lightning(self._loader)

@@ -301,7 +301,11 @@ class DataLoader(RecognisedLoader, MeasuredLoader, TypedLoader[T, BatchT]):
         """
         if after is not None:
             return self._need_balance("state_dict(after=)").state_dict(after)
-        return self._balanced.state_dict() if self._balanced else self._plain.state_dict(self)
+        if self._balanced is None:
+            return self._plain.state_dict(self)
+        from . import balancing
+
+        return balancing.write_state(self._balanced)
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Continue at a ledger with the next iteration; ValueError if this loader cannot.

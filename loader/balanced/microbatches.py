@@ -108,6 +108,7 @@ class BalancedLoader:
     pinned: bool = False  # whether the iterations after it have the same
     # What next() has returned. It moves by one assignment.
     position: ResumePosition = START
+    before: ResumePosition = START  # where the last next() began
     _resume: ResumePosition | None = None
     _generation: int = 0
     _checked: int = -1
@@ -259,12 +260,14 @@ class BalancedLoader:
         """
         return generation == self._untouched != self._generation
 
-    def state_dict(self, after: StepInfo | None = None) -> dict[str, Any]:
+    def state_dict(self, after: StepInfo | None = None, in_reserve: bool = False) -> dict[str, Any]:
         """Return the ledger of what has been handed out; see loader/resume/ledger.py.
 
         With `after`: as of when that microbatch was handed out. ValueError if none of ours was.
+        in_reserve: as it was before the last next().
         """
-        position, epoch, data = self._resume or self.position, self.epoch, self.data()
+        position = self._resume or (self.before if in_reserve else self.position)
+        epoch, data = self.epoch, self.data()
         if after is not None:
             position, epoch = checked_after(after.after, self.ledger_per_rank), after.epoch
         if self.stream is not None:
@@ -644,7 +647,7 @@ class Steps(Iterator[Step]):
             loader.caller.thread = None
             raise
         loader.caller.thread = None
-        loader.position = after
+        loader.before, loader.position = loader.position, after
         return step
 
     def _fetch(self) -> tuple[Step, ResumePosition]:
