@@ -78,7 +78,7 @@ def test_padding_to_a_multiple_is_counted_and_not_where_batches_are_packed(capsy
     assert told[1] > told[0]
     # packed steps are the same, beside longer ones of now
     packed = [report["other_plans"][PACKED] for report in (padded, rounded)]
-    assert packed[1] / packed[0] == pytest.approx(slowest[0] / slowest[1], abs=0.05)
+    assert packed[1] / packed[0] == pytest.approx(slowest[0] / slowest[1], abs=0.1)
 
 
 def test_labels_that_are_shifted_already_are_seen_and_said(capsys: Any) -> None:
