@@ -16,7 +16,7 @@ from collections import Counter, defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from statistics import median
+from statistics import median, quantiles
 from typing import Any
 
 import pytest
@@ -264,10 +264,12 @@ def print_rates(name: str, theirs: Callable[[], int], ours: Callable[[], int]) -
             if turn:
                 rates[kind].append(samples / (time.perf_counter() - start))
     ratios = [a / b for a, b in zip(rates["ours"], rates["theirs"], strict=True)]
+    low, middle, high = quantiles(ratios)
     print(
         f"\n{name}: samples a second, medians of {ROUNDS} epochs in turns:",
         *(f"{kind} {median(rates[kind]):.0f};" for kind, _ in loops),
-        f"ratio {median(ratios):.2f} ({min(ratios):.2f} to {max(ratios):.2f})",
+        f"ratio {middle:.2f}, half of the turns {low:.2f} to {high:.2f},",
+        f"all {min(ratios):.2f} to {max(ratios):.2f}",
     )
 
 
