@@ -103,7 +103,7 @@ def fields(folder: str, kind: str) -> tuple[Any, Any]:
     named: dict[str, Any] = {
         "dataloader_num_workers": 2, "dataloader_prefetch_factor": 3, "dataloader_drop_last": True,
         "dataloader_persistent_workers": True, "dataloader_pin_memory": False,
-        "dataloader_in_order": False, "dataloader_multiprocessing_context": "forkserver",
+        "dataloader_in_order": False, "dataloader_multiprocessing_context": "fork",
     }  # fmt: skip
     if kind == "sequential":
         named = {"dataloader_num_workers": 2, "train_sampling_strategy": "sequential"}
