@@ -6,15 +6,18 @@ exceptions.toml has no reason for it, or if an exception there is not needed.
 """
 
 import argparse
+import functools
 import json
 import sys
+import tempfile
 import tomllib
+from collections import Counter
 from dataclasses import replace
 from pathlib import Path
 
 from .comparison import Comparison, compare, render
 from .outcomes import run_checkout, run_tests
-from .suites import SUITES, CheckoutSuite, Suite
+from .suites import ATTACHING, SUITES, CheckoutSuite, Suite
 from .swap import swap_loader
 
 EXCEPTIONS = Path(__file__).with_name("exceptions.toml")
@@ -53,13 +56,27 @@ def run_suite(suite: Suite | CheckoutSuite, checkouts: Path, jobs: int) -> Compa
         if lacking:
             print(f"{suite.name}: this checkout has no {', '.join(lacking)}", file=sys.stderr)
         suite = replace(suite, tests=tuple(test for test in suite.tests if test not in lacking))
-    control, ours = (
-        run_tests(swap_loader(place.read_text(), loader), place.name, jobs)
-        if isinstance(suite, Suite)
-        else run_checkout(place, suite, f"{loader.module}:{loader.name}", jobs)
-        for loader in (suite.control, suite.ours)
+    exceptions = read_exceptions().get(suite.name, {})
+    if isinstance(suite, Suite):
+        control, ours = (
+            run_tests(swap_loader(place.read_text(), loader), place.name, jobs)
+            for loader in (suite.control, suite.ours)
+        )
+        return compare(suite.name, control, ours, exceptions)
+    control, _ = run_noted(place, replace(suite, name="", ours=suite.control), jobs)
+    ours, notes = run_noted(place, suite, jobs)
+    return compare(
+        suite.name, control, ours, exceptions, notes if suite.ours in ATTACHING else None
     )
-    return compare(suite.name, control, ours, read_exceptions().get(suite.name, {}))
+
+
+@functools.cache  # suites that differ in what is ours alone have one control
+def run_noted(place: Path, suite: CheckoutSuite, jobs: int) -> tuple[dict[str, str], Counter[str]]:
+    """Return a suite's outcomes with ours, and how often each note was taken."""
+    with tempfile.NamedTemporaryFile("r") as notes:
+        loader = f"{suite.ours.module}:{suite.ours.name}"
+        outcomes = run_checkout(place, suite, loader, jobs, Path(notes.name))
+        return outcomes, Counter(notes.read().splitlines())
 
 
 def read_exceptions() -> dict[str, dict[str, str]]:

@@ -1,7 +1,10 @@
 """What two runs of one suite say: which tests count, pass, are excepted or fail."""
 
-from dataclasses import asdict, dataclass
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field
 from typing import Any
+
+from .attached import ATTACHED
 
 MOST_EXCEPTED = {"torchdata-dataloader": 5, "pytorch-dataloader": 5}
 
@@ -16,6 +19,7 @@ class Comparison:
     excepted: dict[str, str]  # test: why it may fail
     failed: dict[str, str]  # test: what its failure says
     wrong: tuple[str, ...]  # exceptions that are not needed, unknown, or too many
+    notes: Mapping[str, int] = field(default_factory=dict)  # how often what happened to a trainer
 
     @property
     def good(self) -> bool:
@@ -28,9 +32,14 @@ class Comparison:
 
 
 def compare(
-    suite: str, control: dict[str, str], ours: dict[str, str], exceptions: dict[str, str]
-) -> Comparison:
-    """Compare the outcomes of a suite's tests; `exceptions` has a reason for each test."""
+    suite: str, control: dict[str, str], ours: dict[str, str], exceptions: dict[str, str],
+    notes: Mapping[str, int] | None = None,
+) -> Comparison:  # fmt: skip
+    """Compare the outcomes of a suite's tests.
+
+    exceptions: a reason for each test. notes: how many trainers have a loader of ours, and how many
+    were refused it for a reason; None where it is torch's class that was replaced.
+    """
     counted = [test for test, outcome in control.items() if outcome == "passed"]
     failing = {
         test: ours.get(test, "did not run") for test in counted if ours.get(test) != "passed"
@@ -43,8 +52,11 @@ def compare(
     most = MOST_EXCEPTED.get(suite, len(exceptions))
     if len(exceptions) > most:
         wrong.append(f"{len(exceptions)} exceptions are too many: at most {most} are allowed")
+    if notes is not None and not notes.get(ATTACHED):
+        wrong.append("no trainer had a loader of ours")
     return Comparison(
         suite=suite,
+        notes=notes or {},
         counted=len(counted),
         passed=len(counted) - len(failing),
         excepted={test: why for test, why in exceptions.items() if test in failing},
@@ -62,4 +74,5 @@ def render(found: Comparison) -> str:
     lines += [f"  FAILED {test}: {text[:200]}" for test, text in found.failed.items()]
     lines += [f"  excepted {test}: {why}" for test, why in found.excepted.items()]
     lines += [f"  wrong exception: {each}" for each in found.wrong]
+    lines += [f"  {times} trainers: {text}" for text, times in found.notes.items()]
     return "\n".join(lines)

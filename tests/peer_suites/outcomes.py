@@ -1,7 +1,9 @@
 """Runs tests in a pytest of its own, and reads how each test ended."""
 
 import contextlib
+import functools
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -13,7 +15,10 @@ from xml.etree import ElementTree
 from .suites import CheckoutSuite
 
 TEST_TIMEOUT_S = 900.0  # above the suites' own limits, so that a hang is a failure of one test
-_PLUGIN = Path(__file__).with_name("swap_plugin.py")
+_HERE = Path(__file__).parent
+_PLUGIN = "swap_plugin.py"
+# its sitecustomize.py lets torchvision and torchaudio for CUDA be imported by torch for CPUs
+_WATCHED = _HERE.parent / "programs/watched"
 
 
 def run_tests(text: str, file: str, jobs: int) -> dict[str, str]:
@@ -28,19 +33,42 @@ def run_tests(text: str, file: str, jobs: int) -> dict[str, str]:
         return _run_pytest([file], Path(place), Path(place), jobs, {})
 
 
-def run_checkout(checkout: Path, suite: CheckoutSuite, loader: str, jobs: int) -> dict[str, str]:
+def run_checkout(
+    checkout: Path, suite: CheckoutSuite, loader: str, jobs: int, notes: Path
+) -> dict[str, str]:
     """Run a suite's tests where they lie, in `checkout`; return outcomes as `run_tests` does.
 
-    `loader` (MODULE:NAME) stands for torch's DataLoader in each process of pytest.
+    `loader` (MODULE:NAME) stands for torch's DataLoader in each process of pytest, or is a function
+    that has ours used in another way, and writes a line to `notes` for each use.
     """
-    with tempfile.TemporaryDirectory(prefix="counterpoise-peers-") as place:
-        (Path(place) / _PLUGIN.name).write_text(_PLUGIN.read_text())
-        path = [place, *(str(checkout / folder) for folder in suite.imports)]
+    with tempfile.TemporaryDirectory(prefix="counterpoise-peers-") as name:
+        place, folder = Path(name), checkout
+        for file in (_PLUGIN, "attached.py", *suite.drivers):
+            shutil.copy(_HERE / file, place)
+        path = [place, _WATCHED, *(checkout / folder for folder in suite.imports)]
         named = {"PEER_LOADER": loader, "PEER_HIDDEN": " ".join(suite.hidden)}
-        named |= {"PYTHONPATH": os.pathsep.join(path)}
-        arguments = [*suite.tests, "-p", _PLUGIN.stem]
+        named |= {"PEER_NOTES": str(notes), "PEER_CHECKOUT": str(checkout)}
+        # models of a few thousand weights: threads would wait for each other
+        named |= {"PYTHONPATH": os.pathsep.join(map(str, path)), "OMP_NUM_THREADS": "1"}
+        if suite.has_hub:
+            folder = Path(make_hub(checkout).name)
+            named |= {"HF_HUB_OFFLINE": "1", "HF_HOME": str(folder / "cache")}
+        tests = [checkout / test for test in suite.tests] + [place / file for file in suite.drivers]
+        arguments = [*map(str, tests), "-p", Path(_PLUGIN).stem, "-k", suite.selected]
         arguments += [f"--rootdir={checkout}", f"--confcutdir={checkout}"]
-        return _run_pytest(arguments, checkout, Path(place), jobs, named)
+        return _run_pytest(arguments, folder, place, jobs, named)
+
+
+@functools.cache
+def make_hub(checkout: Path) -> tempfile.TemporaryDirectory[str]:
+    """Return a folder in which a checkout's tests find what they fetch otherwise (hub.py)."""
+    hub = tempfile.TemporaryDirectory(prefix="counterpoise-hub-")
+    command = [sys.executable, "-P", _HERE / "hub.py", hub.name, checkout]
+    environment = {**os.environ, "PYTHONPATH": str(_WATCHED), "HF_HUB_OFFLINE": "1"}
+    done = subprocess.run(command, env=environment, capture_output=True, text=True)
+    if done.returncode:
+        raise RuntimeError(f"hub.py ended with {done.returncode}:\n{done.stderr[-4000:]}")
+    return hub
 
 
 def _run_pytest(

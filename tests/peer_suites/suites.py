@@ -1,6 +1,6 @@
 """The suites: where their files are in a checkout, and which classes take turns in them."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 
 @dataclass(frozen=True, slots=True)
@@ -15,6 +15,10 @@ TORCH = LoaderClass("torch.utils.data", "DataLoader")
 TORCHDATA = LoaderClass("torchdata.stateful_dataloader", "StatefulDataLoader")
 OURS = LoaderClass("counterpoise", "DataLoader")
 OURS_WITH_STATE = LoaderClass("tests.peer_suites.stateful", "StatefulDataLoader")
+# Functions of attached.py: torch's class stays, and each Trainer gets a loader of ours.
+PLAIN = LoaderClass("attached", "attach_plain")
+BALANCED = LoaderClass("attached", "attach_balanced")
+ATTACHING = (PLAIN, BALANCED)
 SWAPPED = (TORCH, TORCHDATA)  # imports of these are replaced
 
 
@@ -37,6 +41,9 @@ class CheckoutSuite:
     tests: tuple[str, ...]  # files and folders below `path`
     imports: tuple[str, ...] = (".",)  # folders below `path` that the tests import from
     hidden: tuple[str, ...] = ()  # what it does without where it is not installed
+    selected: str = ""  # an expression of pytest's -k
+    drivers: tuple[str, ...] = ()  # files beside this one, which test scripts of the checkout
+    has_hub: bool = False  # whether hub.py writes what its tests fetch
     control: LoaderClass = TORCH
     ours: LoaderClass = OURS
 
@@ -71,6 +78,17 @@ _COMPOSER = (
     "test_events", "test_state", "trainer/test_dataspec", "trainer/test_predict",
     "trainer/test_trainer_eval",
 )  # fmt: skip
+_TRANSFORMERS = CheckoutSuite(
+    "transformers", "transformers",
+    tuple(f"tests/trainer/test_trainer_{name}.py" for name in ("data", "resume", "evaluation")),
+    drivers=("drive_transformers.py",), has_hub=True,
+)  # fmt: skip
+_TRL = CheckoutSuite("trl", "trl", ("tests/test_sft_trainer.py",), has_hub=True)
+# Left out are 256 tests of prompts, which differ in what the model is fed alone.
+_SENTENCES = CheckoutSuite(
+    "sentence-transformers", "sentence-transformers", ("tests/samplers", "tests/test_trainer.py"),
+    selected="not test_trainer_prompts", has_hub=True,
+)  # fmt: skip
 SUITES: tuple[Suite | CheckoutSuite, ...] = (
     Suite("torchdata-dataloader", f"{_STATEFUL}/test_dataloader.py", TORCH, OURS),
     Suite("pytorch-dataloader", "pytorch/test/test_dataloader.py", TORCH, OURS),
@@ -98,5 +116,10 @@ SUITES: tuple[Suite | CheckoutSuite, ...] = (
     CheckoutSuite(
         "composer", "composer", tuple(f"tests/{file}.py" for file in _COMPOSER),
         hidden=("transformers",),
+    ),
+    *(
+        replace(suite, name=f"{suite.name}{suffix}", ours=ours)
+        for suite in (_TRANSFORMERS, _TRL, _SENTENCES)
+        for suffix, ours in (("", OURS), ("-attached", PLAIN), ("-balanced", BALANCED))
     ),
 )  # fmt: skip

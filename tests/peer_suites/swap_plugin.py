@@ -2,13 +2,16 @@
 
 For suites that run where they lie (suites.py): their own modules subclass torch's DataLoader and
 ask whether something is one, so that replacing the imports of a test file would not reach them.
-PEER_LOADER names the class as MODULE:NAME, PEER_HIDDEN modules that cannot be imported. Loaded
-before the first conftest.py, and by itself: some suites have a package `tests`, as we have.
+PEER_LOADER names the class as MODULE:NAME, or a function that has ours used in another way;
+PEER_HIDDEN names modules that cannot be imported. Loaded before the first conftest.py, and by
+itself: some suites have a package `tests`, as we have. `python swap_plugin.py SCRIPT ARGUMENTS`
+runs a script that way.
 """
 
 import importlib
 import importlib.metadata
 import os
+import runpy
 import sys
 
 import torch.utils.data
@@ -29,4 +32,11 @@ def _find_shown(name: str) -> importlib.metadata.Distribution:
 importlib.metadata.Distribution.from_name = _find_shown  # type: ignore[method-assign]
 _module, _, _name = os.environ["PEER_LOADER"].partition(":")
 LOADER = getattr(importlib.import_module(_module), _name)
-torch.utils.data.DataLoader = torch.utils.data.dataloader.DataLoader = LOADER  # type: ignore[misc]
+if isinstance(LOADER, type):
+    torch.utils.data.DataLoader = torch.utils.data.dataloader.DataLoader = LOADER  # type: ignore[misc]
+else:
+    LOADER()
+
+if __name__ == "__main__":
+    del sys.argv[0]
+    runpy.run_path(sys.argv[0], run_name="__main__")

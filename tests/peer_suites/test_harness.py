@@ -1,13 +1,17 @@
 """`make peer-suites`: the swap changes imports only, and every test is counted once."""
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
-from tests.peer_suites.__main__ import read_exceptions, run_suite
+from tests.peer_suites import attached
+from tests.peer_suites.__main__ import read_exceptions, run_noted, run_suite
 from tests.peer_suites.comparison import MOST_EXCEPTED, compare, render
 from tests.peer_suites.outcomes import run_checkout, run_tests
 from tests.peer_suites.suites import (
+    ATTACHING,
+    BALANCED,
     OURS,
     OURS_WITH_STATE,
     SUITES,
@@ -38,6 +42,36 @@ class TestIt(unittest.TestCase):
     def test_fails(self): self.assertEqual(1, 2)
     def test_is_skipped(self): self.skipTest("no")
     def test_ends_its_process(self): os._exit(3)
+"""
+TRAINERS = """
+from transformers import Trainer, TrainingArguments
+from torch.nn import Linear
+
+ROWS = [{"input_ids": [1] * size, "labels": [1] * size} for size in range(1, 9)]
+
+class Tuner(Trainer):
+    def __init__(self, *args, packing=False, **named):
+        super().__init__(*args, **named)
+        self.packing = packing
+
+def make_loader(kind, folder, **named):
+    args = TrainingArguments(str(folder), report_to=[])
+    trainer = kind(Linear(1, 1), args, **named)
+    return trainer.get_train_dataloader()
+
+def test_ours_in_a_subclass_that_knows_more(tmp_path):
+    kind = type(make_loader(Tuner, tmp_path, train_dataset=ROWS))
+    assert kind.__module__.startswith("counterpoise")
+
+def test_theirs(tmp_path):
+    kind = type(make_loader(Trainer, tmp_path, train_dataset=ROWS))
+    assert not kind.__module__.startswith("counterpoise")
+
+def test_refused(tmp_path):
+    make_loader(Tuner, tmp_path, train_dataset=ROWS, packing=True)
+
+def test_without_data(tmp_path):
+    Trainer(Linear(1, 1), TrainingArguments(str(tmp_path), report_to=[]))
 """
 
 
@@ -87,7 +121,7 @@ def test_in_a_checkout_the_class_stands_for_torchs_in_every_module(tmp_path: Pat
     suite = CheckoutSuite("theirs", ".", ("tests/test_it.py",), ("src",), ("msgpack",))
     loaders = {"test_ours": "counterpoise:DataLoader", "test_torch": "torch.utils.data:DataLoader"}
     for name, loader in loaders.items():
-        outcomes = run_checkout(tmp_path, suite, loader, jobs=1)
+        outcomes = run_checkout(tmp_path, suite, loader, 1, tmp_path / "notes")
         assert [test for test, end in outcomes.items() if end == "passed"] == [
             f"tests.test_it.{name}",
             "tests.test_it.test_hidden_is_neither_imported_nor_installed",
@@ -103,6 +137,54 @@ def test_a_file_that_a_checkout_lacks_is_named_and_left_out(
     suite = CheckoutSuite("theirs", "theirs", ("test_it.py", "test_newer.py"))
     assert run_suite(suite, tmp_path, jobs=1).passed == 1
     assert capsys.readouterr().err == "theirs: this checkout has no test_newer.py\n"
+
+
+@pytest.mark.long
+def test_each_trainer_with_data_has_a_loader_of_ours_attached_or_says_why_not(
+    tmp_path: Path,
+) -> None:
+    (tmp_path / "test_it.py").write_text(TRAINERS)
+    suite = CheckoutSuite("theirs", ".", ("test_it.py",), ours=BALANCED)
+    control, _ = run_noted(tmp_path, replace(suite, ours=TORCH), jobs=1)
+    ours, notes = run_noted(tmp_path, suite, jobs=1)
+    theirs, as_ours = "test_it.test_theirs", "test_it.test_ours_in_a_subclass_that_knows_more"
+    assert [control[theirs], ours[as_ours]] == ["passed", "passed"]
+    assert "passed" not in (control[as_ours], ours[theirs])
+    refused = {text: times for text, times in notes.items() if text != attached.ATTACHED}
+    assert notes[attached.ATTACHED] == 2
+    assert [times for text, times in refused.items() if text.startswith("packing=True")] == [1]
+
+
+@pytest.mark.long
+def test_a_suite_that_asks_the_hub_finds_models_and_data_in_its_folder(tmp_path: Path) -> None:
+    (tmp_path / "test_it.py").write_text(
+        "from datasets import load_dataset\n"
+        "from transformers import AutoModelForCausalLM, AutoTokenizer\n"
+        "def test_it():\n"
+        "    name = 'trl-internal-testing/tiny-Qwen2ForCausalLM-2.5'\n"
+        "    texts = load_dataset('wikitext', 'wikitext-2-raw-v1', split='train[:50]')\n"
+        "    assert len({len(text) for text in texts['text']}) > 2\n"
+        "    ids = AutoTokenizer.from_pretrained(name)(max(texts['text'], key=len))['input_ids']\n"
+        "    assert len(ids) < AutoModelForCausalLM.from_pretrained(name).vocab_size\n"
+    )
+    suite = CheckoutSuite("theirs", ".", ("test_it.py",), has_hub=True)
+    outcomes = run_checkout(tmp_path, suite, "torch.utils.data:DataLoader", 1, tmp_path / "notes")
+    assert outcomes == {"test_it.test_it": "passed"}
+
+
+@pytest.mark.long
+def test_a_driver_of_scripts_has_the_same_names_in_each_run(tmp_path: Path) -> None:
+    suite = CheckoutSuite("theirs", ".", (), drivers=("drive_transformers.py",))
+    outcomes = run_checkout(tmp_path, suite, "torch.utils.data:DataLoader", 1, tmp_path / "notes")
+    assert outcomes[".test_training_parity"] == "skipped"  # it has no scripts
+
+
+def test_trainers_are_told_and_at_least_one_has_a_loader_of_ours() -> None:
+    control = {"a": "passed"}
+    found = compare("any", control, control, {}, {attached.ATTACHED: 3, "streams": 1})
+    assert found.good
+    assert render(found).splitlines()[1:] == ["  3 trainers: attached", "  1 trainers: streams"]
+    assert not compare("any", control, control, {}, {"streams": 1}).good
 
 
 def test_counted_are_the_tests_that_the_control_passes() -> None:
@@ -147,7 +229,8 @@ def test_the_exceptions_are_of_suites_that_exist_and_have_a_reason() -> None:
 
 def test_what_stands_in_for_each_loader_is_there() -> None:
     for suite in SUITES:
-        assert suite.ours in (OURS, OURS_WITH_STATE)
+        assert suite.ours in (OURS, OURS_WITH_STATE, *ATTACHING)
+    assert all(callable(getattr(attached, each.name)) for each in ATTACHING)
     module = __import__(OURS_WITH_STATE.module, fromlist=[""])
     loader = getattr(module, OURS_WITH_STATE.name)([1, 2], snapshot_every_n_steps=3)
     assert len(list(loader)) == 2
