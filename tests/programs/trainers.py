@@ -21,6 +21,7 @@ import counterpoise as cp
 import tests.programs.watched.sitecustomize  # noqa: F401  torchvision's stand-in, here too
 from tests.programs.harness import (
     LIMIT_S,
+    Measure,
     Run,
     check_epochs,
     check_evaluations,
@@ -29,6 +30,7 @@ from tests.programs.harness import (
     check_same_steps,
     print_comparison,
     run_program,
+    slots,
 )
 from tests.programs.tiny_model import conversations, write_conversations, write_model
 
@@ -190,11 +192,16 @@ class ResumedChecks(TrainerChecks):
         assert runs.resumed.steps == runs.ours.steps[SAVED:]
 
 
-def try_program(program: str, data: Path, *, samples: int = SAMPLES) -> dict[str, Any]:
-    """Return the report of `counterpoise try` for a program's trial.py."""
-    folder = make_folder(data, "tried", program)
+def try_program(program: str, data: Path) -> dict[str, Any]:
+    """Return the report of `counterpoise try` for the trial.py of a program of Trainer's."""
+    return try_loader(make_folder(data, "tried", program), SAMPLES, ACCUMULATE)
+
+
+def try_loader(folder: Path, samples: int, accumulate: int) -> dict[str, Any]:
+    """Return the report of `counterpoise try` for a folder's trial.py, as JSON."""
     command = ["-m", "counterpoise", "try", "trial.py:make_loader", "--json"]
-    command += ["--ranks", str(RANKS), "--accumulate", str(ACCUMULATE), "--waits", "step"]
+    command += ["--ranks", str(RANKS), "--accumulate", str(accumulate), "--waits", "step"]
+    command += ["--step-ms", "1000000"]  # loading is not the limit, however slow the machine is
     tried = subprocess.run(
         [sys.executable, "-P", *command], cwd=folder, capture_output=True, text=True,
         timeout=LIMIT_S, env=os.environ | watched_variables(folder),
@@ -205,10 +212,10 @@ def try_program(program: str, data: Path, *, samples: int = SAMPLES) -> dict[str
     return report
 
 
-def check_trial(report: dict[str, Any], runs: Runs) -> None:
+def check_trial(report: dict[str, Any], plain: Run, measure: Measure = slots) -> None:
     """Fail unless a trial recommends balance, and tells what the plain run waited and padded."""
     told = [report["forecast"][name] for name in ("waited", "padding_random")]
-    counted = [runs.plain.waiting(waits="step"), runs.plain.padding()]
+    counted = [plain.waiting(measure, "step"), plain.padding()]
     print(f"try: {report['verdict']} {told}, counted {counted}; {report['paste']}")
     assert told == pytest.approx(counted, abs=0.05)
     assert "balance=" in str(report["paste"])

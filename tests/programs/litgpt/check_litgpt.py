@@ -9,7 +9,7 @@ import torch
 from litgpt import GPT, Config
 from litgpt.utils import save_config
 
-from tests.programs import harness, tiny_model
+from tests.programs import harness, tiny_model, trainers
 
 HERE = Path(__file__).parent
 PACKAGE = "tests.programs.litgpt"
@@ -44,7 +44,8 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
         rows = tiny_model.conversations(count, seed)
         texts = [{"instruction": row[0]["content"], "output": row[1]["content"]} for row in rows]
         (folder / "data" / f"{name}.json").write_text(json.dumps(texts))
-    shutil.copy(HERE / "balanced.py", folder)
+    for file in ("balanced.py", "trial.py"):
+        shutil.copy(HERE / file, folder)
     return folder
 
 
@@ -92,3 +93,7 @@ def test_a_checkpoint_in_mid_epoch_goes_on_exactly(folder: Path, ours: harness.R
     harness.check_resumed(ours, resumed, 5)
     losses = [line["loss"] for line in ours.steps[5:]]
     assert [line["loss"] for line in resumed.steps] == pytest.approx(losses, rel=1e-4)
+
+
+def test_the_trial_tells_what_is_gained(folder: Path, plain: harness.Run) -> None:
+    trainers.check_trial(trainers.try_loader(folder, SAMPLES, accumulate=2), plain)
