@@ -25,11 +25,10 @@ def run_script(name: str, out: Path, *args: object, processes: int = PROCESSES) 
     if not (SCRIPTS / name).exists():
         pytest.skip(f"this checkout has no {name}")
     command = [sys.executable, "-m", "torch.distributed.run", "--standalone"]
-    command += [f"--nproc-per-node={processes}", START, SCRIPTS / name, "--output_dir", out, *args]
+    words = [f"--nproc-per-node={processes}", START, SCRIPTS / name, "--output_dir", out, *args]
+    command += map(str, words)
     environment = {**os.environ, "CUDA_VISIBLE_DEVICES": "", "OMP_NUM_THREADS": "1"}
-    done = subprocess.run(
-        [str(part) for part in command], env=environment, capture_output=True, text=True
-    )
+    done = subprocess.run(command, env=environment, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr[-LOG_TAIL:]
 
 

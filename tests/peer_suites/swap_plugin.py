@@ -33,7 +33,8 @@ importlib.metadata.Distribution.from_name = _find_shown  # type: ignore[method-a
 _module, _, _name = os.environ["PEER_LOADER"].partition(":")
 LOADER = getattr(importlib.import_module(_module), _name)
 if isinstance(LOADER, type):
-    torch.utils.data.DataLoader = torch.utils.data.dataloader.DataLoader = LOADER  # type: ignore[misc]
+    for _place in (torch.utils.data, torch.utils.data.dataloader):
+        setattr(_place, "DataLoader", LOADER)  # noqa: B010
 else:
     LOADER()
 
