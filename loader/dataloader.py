@@ -302,7 +302,8 @@ class DataLoader(RecognisedLoader, MeasuredLoader, TypedLoader[T, BatchT]):
         if after is not None:
             return self._need_balance("state_dict(after=)").state_dict(after)
         if self._balanced is None:
-            return self._plain.state_dict(self)
+            state: dict[str, Any] = self._plain.state_dict(self)
+            return state
         from . import balancing
 
         return balancing.write_state(self._balanced)

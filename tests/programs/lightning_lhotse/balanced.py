@@ -1,6 +1,6 @@
 """train.py with balanced ranks: torchrun balanced.py, with its arguments."""
 
-import train
+import train  # type: ignore[import-not-found]
 from lhotse import CutSet
 
 import counterpoise as cp

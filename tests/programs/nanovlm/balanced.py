@@ -2,7 +2,7 @@
 
 from queue import Queue
 
-import train
+import train  # type: ignore[import-not-found]
 
 import counterpoise as cp
 
@@ -22,7 +22,7 @@ def make_balanced(settings, model, make_loaders=train.get_dataloaders):
     loader = cp.DataLoader(
         rows.dataset, shuffle=True, drop_last=True, num_workers=3, collate_fn=pack,
         cost=lambda s: {"tokens": len(s["input_ids"]) + 1, "tiles": sum(map(len, s["images"]))},
-        balance=cp.Balance(budgets={"tokens": rows.seq_length}, **RULES),
+        balance=cp.Balance(budgets={"tokens": rows.seq_length}, **RULES),  # type: ignore[arg-type]
     )  # fmt: skip
     return loader, val_loader, iter(loader), val_batches
 
