@@ -7,14 +7,12 @@ from typing import Any
 
 from .adapters.recognition import stand_ins
 from .assembly import make_loader, read_settings
-from .balanced.microbatches import BalancedLoader, Microbatches
+from .balanced.microbatches import LIGHTNING, BalancedLoader, Microbatches
 from .balanced.settings import BalancedArguments
 from .late import LateBalancedLoader
 from .plain.order import is_stream
 from .refused_arguments import is_packed_stream
 from .remote_dataset import RemoteDataset
-
-LIGHTNING = ("lightning", "pytorch_lightning")
 
 
 def prepare(loader: Any, arguments: BalancedArguments) -> LateBalancedLoader:
@@ -50,16 +48,6 @@ def count_samples(balanced: BalancedLoader, dataset: Any) -> int:
         raise TypeError(why)
     is_planned = is_stream(dataset) or isinstance(dataset, RemoteDataset) or balanced.sources
     return balanced.count() if is_planned else len(dataset)
-
-
-def write_state(balanced: BalancedLoader) -> dict[str, Any]:
-    """Return the ledger; without the last batch where Lightning's Trainer has it in reserve."""
-    in_reserve = False
-    if not sys.modules.keys().isdisjoint(LIGHTNING):
-        from .adapters.accumulation import holds_a_batch
-
-        in_reserve = holds_a_batch()
-    return balanced.state_dict(in_reserve=in_reserve)
 
 
 class BatchIterator:
@@ -115,8 +103,8 @@ class BatchIterator:
 
     def _begin(self) -> None:
         if not self._begun:
-            if not sys.modules.keys().isdisjoint(LIGHTNING):
-                from .adapters.accumulation import check_lightning  # here: other loops need none
+            if not LIGHTNING.isdisjoint(sys.modules):
+                from .step.accumulation import check_lightning  # here: other loops need none
 
                 check_lightning(self._loader)
             if self._feed is not None:

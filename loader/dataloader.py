@@ -301,12 +301,7 @@ class DataLoader(RecognisedLoader, MeasuredLoader, TypedLoader[T, BatchT]):
         """
         if after is not None:
             return self._need_balance("state_dict(after=)").state_dict(after)
-        if self._balanced is None:
-            state: dict[str, Any] = self._plain.state_dict(self)
-            return state
-        from . import balancing
-
-        return balancing.write_state(self._balanced)
+        return self._balanced.state_dict() if self._balanced else self._plain.state_dict(self)
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Continue at a ledger with the next iteration; ValueError if this loader cannot.

@@ -23,6 +23,7 @@ from torch.utils.data import IterableDataset
 from ...balancer.planning.problem.model_times import known_time_ns
 from ..models.kwargs import NEEDED, hf_kwargs, holds_nothing, is_packed, unwrapped
 from ..models.proof import SEEN, check_packing
+from ..step.accumulation import check_accumulation
 from ..step.waiting import tell
 from .accelerate import (
     ACCUMULATION,
@@ -32,7 +33,6 @@ from .accelerate import (
     prepare_accelerate,
     refuse_one_reader,
 )
-from .accumulation import check_accumulation
 from .next_token import shifts_labels
 from .trainer_arguments import check_is_ours, check_loading, check_said, check_strategy
 from .trainer_loader import make_loader

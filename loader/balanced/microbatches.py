@@ -50,6 +50,7 @@ logger = logging.getLogger(__name__)
 
 Holes = tuple[int, ...]
 Place = tuple[int, int, int]
+LIGHTNING = frozenset(("lightning", "pytorch_lightning"))
 NOT_KNOWN = "of a stream the number of samples, and so of steps, is not known"
 
 
@@ -260,16 +261,18 @@ class BalancedLoader:
         """
         return generation == self._untouched != self._generation
 
-    def state_dict(self, after: StepInfo | None = None, in_reserve: bool = False) -> dict[str, Any]:
+    def state_dict(self, after: StepInfo | None = None) -> dict[str, Any]:
         """Return the ledger of what has been handed out; see loader/resume/ledger.py.
 
         With `after`: as of when that microbatch was handed out. ValueError if none of ours was.
-        in_reserve: as it was before the last next().
         """
-        position = self._resume or (self.before if in_reserve else self.position)
-        epoch, data = self.epoch, self.data()
+        position, epoch, data = self._resume or self.position, self.epoch, self.data()
         if after is not None:
             position, epoch = checked_after(after.after, self.ledger_per_rank), after.epoch
+        elif self._resume is None and not LIGHTNING.isdisjoint(sys.modules):
+            from ..step.accumulation import holds_a_batch  # here: other loops need none
+
+            position = self.before if holds_a_batch() else position
         if self.stream is not None:
             return self.stream.write_position(self.settings, epoch, position, data)
         if data.samples is None:  # only the workers know
