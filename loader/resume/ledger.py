@@ -302,9 +302,9 @@ def parse_ledger(state: Any) -> Ledger:
 
 def check_same(ledger: Ledger, current: Mapping[str, object]) -> None:
     """Raise ValueError with the names of fields that differ from what the loader has now."""
-    if differing := [name for name, value in current.items() if getattr(ledger, name) != value]:
-        pairs = (f"{n} was {getattr(ledger, n)!r} and is {current[n]!r}" for n in differing)
-        same = ", ".join(differing).replace("digest", PLAN_OPTIONS).replace("samples_per_step", STEP)
+    if other := [name for name, value in current.items() if getattr(ledger, name) != value]:
+        pairs = (f"{n} was {getattr(ledger, n)!r} and is {current[n]!r}" for n in other)
+        same = ", ".join(other).replace("digest", PLAN_OPTIONS).replace("samples_per_step", STEP)
         raise ValueError(
             f"the ledger belongs to another order of samples ({'; '.join(pairs)}): resume with "
             f"the same {same}"
