@@ -13,6 +13,7 @@ import importlib.metadata
 import os
 import runpy
 import sys
+from typing import Any
 
 import torch.utils.data
 import torch.utils.data.dataloader
@@ -31,9 +32,10 @@ def _find_shown(name: str) -> importlib.metadata.Distribution:
 
 importlib.metadata.Distribution.from_name = _find_shown  # type: ignore[method-assign]
 _module, _, _name = os.environ["PEER_LOADER"].partition(":")
-LOADER = getattr(importlib.import_module(_module), _name)
+LOADER: Any = getattr(importlib.import_module(_module), _name)
 if isinstance(LOADER, type):
-    torch.utils.data.DataLoader = torch.utils.data.dataloader.DataLoader = LOADER  # type: ignore[misc]
+    for module in (torch.utils.data, torch.utils.data.dataloader):
+        setattr(module, "DataLoader", LOADER)  # noqa: B010  to a type checker it is a class
 else:
     LOADER()
 
