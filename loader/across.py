@@ -25,6 +25,7 @@ class PartitionAcross:
         partition: All ranks' deal; an item's index counts the items of lower ranks before it.
         send: For each rank, the positions of this rank's items that go there.
         receive: From each rank, the number of items that come from there.
+        items: How many this rank had.
         order: int64: what was received, in order of the senders and indexed by it, is what
             `partition.ranks` lists for this rank.
         exchange: Sends and receives rows.
@@ -33,6 +34,7 @@ class PartitionAcross:
     partition: Partition
     send: list[list[int]]
     receive: list[int]
+    items: int
     order: Int64
     exchange: Exchange
 
@@ -42,6 +44,8 @@ class PartitionAcross:
         rows (items, ...) are those of the items that this rank had; but for their number they have
         one shape on all ranks. A collective call, one all_to_all; LoaderError if a rank is late.
         """
+        if len(rows) != self.items:
+            raise ValueError(f"got {len(rows)} rows of {self.items} items: give one for each")
         chosen = rows[torch.tensor([*chain(*self.send)], dtype=torch.int64)]
         counts = [len(places) for places in self.send]
         received = self.exchange.swap(chosen, counts, self.receive, "rows of partition_across")
@@ -107,7 +111,7 @@ def partition_across(
     listed = np.array(dealt.ranks[exchange.rank], dtype=np.int64)
     receive = np.diff(np.searchsorted(np.sort(listed), edges)).tolist()
     order = np.argsort(np.argsort(listed, kind="stable"), kind="stable")
-    return PartitionAcross(dealt, send, receive, order, exchange)
+    return PartitionAcross(dealt, send, receive, end - begin, order, exchange)
 
 
 def _to_list(numbers: Any) -> list[Any]:

@@ -7,7 +7,7 @@ from typing import Any
 
 from .adapters.recognition import stand_ins
 from .assembly import make_loader, read_settings
-from .balanced.microbatches import BalancedLoader, Microbatches
+from .balanced.microbatches import LIGHTNING, BalancedLoader, Microbatches
 from .balanced.settings import BalancedArguments
 from .late import LateBalancedLoader
 from .plain.order import is_stream
@@ -98,13 +98,13 @@ class BatchIterator:
             raise
         # Nothing can raise, nor another thread come in, from here on: see balanced/microbatches.py.
         balanced.caller.thread = None
-        balanced.position = after
+        balanced.before, balanced.position = balanced.position, after
         return batch
 
     def _begin(self) -> None:
         if not self._begun:
-            if not sys.modules.keys().isdisjoint(("lightning", "pytorch_lightning")):
-                from .adapters.accumulation import check_lightning  # here: other loops need none
+            if not LIGHTNING.isdisjoint(sys.modules):
+                from .step.accumulation import check_lightning  # here: other loops need none
 
                 check_lightning(self._loader)
             if self._feed is not None:

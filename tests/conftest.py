@@ -10,6 +10,7 @@ import sys
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import HealthCheck, settings
@@ -66,17 +67,48 @@ settings.register_profile(
 settings.load_profile("counterpoise")
 
 
+# Tests that train on a pool of ranks, with a server that has imported what these need: ten seconds
+# of a core for each process of pytest that runs one.
+_WITH_RANKS = (
+    *("tests/sched/runtime/", "tests/loader/step/dispatch/"),
+    "tests/loader/test_partition_across.py",
+)
+
+
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Run files with slow tests first: no process is left alone with one at the end."""
     if _OLDEST:
         items[:] = [item for item in items if not _NOT_WITH_OLDEST.search(item.nodeid)]
     slow = {item.path for item in items if item.get_closest_marker("slow")}
-    items.sort(key=lambda item: item.path not in slow)
+    items.sort(key=lambda item: (not item.nodeid.startswith(_WITH_RANKS), item.path not in slow))
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
+    """Give each file to one process, and all files with ranks to the same one."""
+    if config.getvalue("dist") != "loadfile":
+        return None
+    # here: programs of tests/programs are tested without xdist
+    from xdist.scheduler import LoadFileScheduling
+
+    class RanksTogether(LoadFileScheduling):
+        def _split_scope(self, nodeid: str) -> str:
+            if nodeid.startswith(_WITH_RANKS):
+                return "ranks"
+            return super()._split_scope(nodeid)
+
+    return RanksTogether(config, log)
 
 
 def pytest_collection_finish() -> None:
     """Collect garbage again: see below."""
     gc.enable()
+
+
+def pytest_sessionfinish() -> None:
+    """Spare what is alive from the five collections of pytest's end, a second of a core each."""
+    gc.collect()
+    gc.freeze()
 
 
 @pytest.fixture(scope="module", autouse=True)

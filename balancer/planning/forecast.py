@@ -143,7 +143,7 @@ class Outlook:
     time: of a sample, over random order's. waiting and waited: the share of their time that ranks
     wait, planned and in random order. largest, largest_random: the most that a microbatch holds,
     by resource. samples: how many were measured. padding, padding_random: the share of the work
-    that is padding.
+    that is padding, up to multiples too.
     """
 
     time: float
@@ -157,22 +157,30 @@ class Outlook:
 
 
 class _Sums:
-    """What steps of a configuration take together."""
+    """What steps of a configuration take together, of samples that cost `costs` (n, resources).
 
-    def __init__(self, config: PlanConfig) -> None:
+    alone: the same where batches round no sample up, as those do not that are not padded.
+    """
+
+    def __init__(self, config: PlanConfig, costs: Int64, alone: Int64) -> None:
         self.config = config
+        self.costs = costs if config.padded else alone
         self.samples, self.time, self.work, self.filled = 0, 0.0, 0.0, 0
+        self._by_sample = sample_work(config, self.costs)
+        self._unpadded = sum(sample_work(config, alone), np.zeros(len(costs), np.int64))
         self._largest = np.zeros(len(config.resources), np.int64)
 
-    def add(self, costs: Int64, work: SampleWork, cell_of: Int64, cells: int) -> None:
-        """Add a step: costs and work of its samples, and the microbatch of each."""
+    def add(self, chosen: npt.NDArray[np.intp], cell_of: Int64, cells: int) -> None:
+        """Add a step: its samples, and the microbatch of each."""
         config = self.config
+        work = self._by_sample.take(chosen)
         step = work.sum_step(cell_of, cells, config.ranks, config.waits)
-        self.samples += len(costs)
+        self.samples += len(chosen)
         self.time += step.time
         self.work += step.work
-        self.filled += int(sum(part.sum() for part in work))  # alone no sample is padded
-        loads = padded_loads(config.sizing.rounded(costs), cell_of, cells, config.padded_columns)
+        self.filled += int(self._unpadded[chosen].sum())
+        rounded = config.sizing.rounded(self.costs[chosen])
+        loads = padded_loads(rounded, cell_of, cells, config.padded_columns)
         np.maximum(self._largest, loads.max(axis=0), out=self._largest)
 
     @property
@@ -191,30 +199,36 @@ class _Sums:
 
 def forecast(
     config: PlanConfig, costs: Int64, batch_size: int, *, now: PlanConfig | None = None,
-    most_samples: int = MOST_SAMPLES, most_steps: int = MOST_STEPS,
+    alone: Int64 | None = None, most_samples: int = MOST_SAMPLES, most_steps: int = MOST_STEPS,
 ) -> Outlook | None:  # fmt: skip
     """Return the forecast of a plan from the costs (n, resources) of some samples in their order.
 
     None where they are no work. Where a step has more samples than were measured, it is made of
-    them again and again. now: the loop as it is, where its batches are made otherwise. Raises
-    ValueError where the plan cannot meet its budgets.
+    them again and again. Raises ValueError where the plan cannot meet its budgets.
+
+    Args:
+        config: the plan.
+        costs: as batches have them, where these round each sample up to a multiple.
+        batch_size: of the loop as it is.
+        now: the loop as it is, where its batches are made otherwise.
+        alone: what samples cost where none is rounded up; default: costs.
+        most_samples: that are planned.
+        most_steps: that are planned.
     """
     if config.oversize == "error":  # the run says so, when the sample's turn comes
         config = replace(config, oversize="refuse")
     size = config.samples_per_step
-    steps = _whole_steps(costs, size, config.seed, most_samples, most_steps)
-    planned, random = _Sums(config), _Sums(now or config)
-    work, work_now = (sample_work(sums.config, steps) for sums in (planned, random))
-    batches = list(chain.from_iterable(plan_windows(config, steps)))
+    drawn = _draw_steps(len(costs), size, config.seed, most_samples, most_steps)
+    steps = costs[drawn], (costs if alone is None else alone)[drawn]
+    planned, random = _Sums(config, *steps), _Sums(now or config, *steps)
+    batches = list(chain.from_iterable(plan_windows(config, planned.costs)))
     # A window leaves a last step that is shorter than others.
     for batch in batches[:-1] if config.mode != "exact" and len(batches) > 1 else batches:
-        ordinals, cell_of, cells = list_cells(batch)
-        planned.add(steps[ordinals], work.take(ordinals), cell_of, cells)
+        planned.add(*list_cells(batch))
     rows = -(-size // (batch_size * config.ranks))
-    for start in range(0, len(steps), size):
-        chosen = np.arange(start, start + size)
+    for start in range(0, len(drawn), size):
         cell_of = np.arange(size) // batch_size
-        random.add(steps[chosen], work_now.take(chosen), cell_of, rows * config.ranks)
+        random.add(np.arange(start, start + size), cell_of, rows * config.ranks)
     if not random.time or not planned.time:
         return None
     return Outlook(
@@ -224,13 +238,11 @@ def forecast(
     )  # fmt: skip
 
 
-def _whole_steps(
-    costs: Int64, size: int, seed: int, most_samples: int, most_steps: int
-) -> npt.NDArray[np.int64]:
-    """Return the costs of a few steps: of samples drawn, where one step has more than there are."""
-    count = len(costs)
+def _draw_steps(
+    count: int, size: int, seed: int, most_samples: int, most_steps: int
+) -> npt.NDArray[np.intp]:
+    """Return the samples of a few steps: drawn, where one step has more than there are."""
     steps = max(1, min(most_steps, most_samples // size, count // size or DRAWN_STEPS))
     if size <= count:
-        return np.ascontiguousarray(costs[: steps * size])
-    drawn = np.random.RandomState(seed & 0xFFFFFFFF).randint(0, count, steps * size)
-    return np.ascontiguousarray(costs[drawn])
+        return np.arange(steps * size)
+    return np.random.RandomState(seed & 0xFFFFFFFF).randint(0, count, steps * size)

@@ -17,7 +17,7 @@ from counterpoise.balancer.planning.problem.config import PlanConfig
 from counterpoise.balancer.planning.problem.options import Mode
 from counterpoise.balancer.planning.problem.shuffle import permutation
 from counterpoise.tools.console.reporting import emit
-from counterpoise.tools.inputs.programs import parse_budgets
+from counterpoise.tools.inputs.programs import parse_amounts
 
 from ..baselines.published_samplers import megatron_dp_balanced, transformers_rebalance
 from . import epochs
@@ -92,7 +92,7 @@ def command(
 
     Example: make bench NAME=published ARGS="--ranks 128 --accumulate 16 --json"
     """
-    limits = parse_budgets(budgets) or {"tiles": 9, "tokens": 4096}
+    limits = parse_amounts("--budget", budgets, least=1) or {"tiles": 9, "tokens": 4096}
     table = read_costs(costs, tuple(limits), samples, seed)
     config = epochs.make_config(table, tuple(limits.values()), ranks, accumulate, mode, seed)
     planners = {**epochs.STRATEGIES, **PUBLISHED}

@@ -25,7 +25,7 @@ from counterpoise.balancer.planning.problem.loads import group_loads
 from counterpoise.balancer.planning.problem.metrics import TILE_TOKENS
 from counterpoise.balancer.planning.problem.shuffle import permutation
 from counterpoise.tools.console.reporting import emit
-from counterpoise.tools.inputs.programs import parse_budgets
+from counterpoise.tools.inputs.programs import parse_amounts
 
 from ..baselines.step_greedy import ascending
 from .bounds import least_pipeline_time
@@ -93,7 +93,7 @@ def command(
     microbatches: int, draws: int, seed: int, as_json: bool,
 ) -> None:  # fmt: skip
     """Pack, partition and order whole steps; compare the slowest rank with a lower bound."""
-    limits = parse_budgets(budgets) or {"tiles": 9, "tokens": 4096}
+    limits = parse_amounts("--budget", budgets, least=1) or {"tiles": 9, "tokens": 4096}
     if tuple(limits) != ("tiles", "tokens"):
         raise ValueError(f"budgets are of {tuple(limits)}; give tiles and tokens, in this order")
     table = read_costs(costs, ("tiles", "tokens"), 100_000, seed)

@@ -24,7 +24,7 @@ from ...balancer.planning.problem.layout import find_base
 from ...workers.collate.layouts import collate_packed
 from ..models.kwargs import check_length, is_packed
 from ..models.proof import SEEN, check_packing
-from .accumulation import check_accumulation
+from ..step.accumulation import check_accumulation
 
 logger = logging.getLogger(__name__)
 NO_MODEL = (

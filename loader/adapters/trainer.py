@@ -23,6 +23,7 @@ from torch.utils.data import IterableDataset
 from ...balancer.planning.problem.model_times import known_time_ns
 from ..models.kwargs import NEEDED, hf_kwargs, holds_nothing, is_packed, unwrapped
 from ..models.proof import SEEN, check_packing
+from ..step.accumulation import check_accumulation
 from ..step.waiting import tell
 from .accelerate import (
     ACCUMULATION,
@@ -32,7 +33,6 @@ from .accelerate import (
     prepare_accelerate,
     refuse_one_reader,
 )
-from .accumulation import check_accumulation
 from .next_token import shifts_labels
 from .trainer_arguments import check_is_ours, check_loading, check_said, check_strategy
 from .trainer_loader import make_loader
@@ -82,6 +82,12 @@ def attach_trainer(
     "epoch" for TrainingArguments without max_steps. Without a loader also for samplers, streams,
     several GPUs in one process and parallel ranks that no plan follows.
     """
+    if done := getattr(getattr(trainer, "state", None), "global_step", 0):
+        tell(
+            logger,
+            f"attach_trainer() is for the next train(): {done} steps are trained already. It "
+            "belongs before trainer.train()",
+        )
     if loader is None:
         return _attach_theirs(trainer, eval_loader, balance, cost)
     if balance != "auto" or cost is not None:
@@ -151,7 +157,11 @@ def _use(trainer: Any, loader: Any, loss: LossScale | None = None) -> Any:
         _give_packed(trainer, loader)
         is_stream = loss is not None and isinstance(loader.dataset, IterableDataset)
         if is_stream:
-            tell(logger, "train_dataset is a stream, which is read as it is and not balanced")
+            tell(
+                logger,
+                "train_dataset is a stream, which is read as it is and not balanced: a data set "
+                "with len(), loaded without streaming=True, is balanced",
+            )
         is_split = is_stream and trainer.args.world_size > 1  # or it is refused
         feed = loader if is_split else prepare_accelerate(trainer.accelerator, loader)
         _log_stats(trainer, loader)
@@ -364,9 +374,9 @@ def saved_ledger(state: Any, name: str) -> dict[str, Any]:
     saved = (state.stateful_callbacks or {}).get(name)
     if not isinstance(saved, dict):
         raise ValueError(
-            "the checkpoint has no ledger of a loader: it was saved without "
-            "attach_trainer(trainer, loader), and no position follows from it; begin with "
-            "a whole epoch: train() without resume_from_checkpoint"
+            "the checkpoint was saved without attach_trainer(), so that it has no ledger to go on "
+            "from: end this run without attach_trainer(); or load the model from the checkpoint's "
+            "folder, and begin a new run, train() without resume_from_checkpoint"
         )
     return saved["attributes"][LEDGER]  # type: ignore[no-any-return]
 

@@ -57,9 +57,8 @@ def make_loader(trainer: Any, get_loader: Callable[[], Any], balance: Any, cost:
     if isinstance(theirs.dataset, IterableDataset):
         _check_stream(trainer, theirs.dataset)
         return loader_class(theirs.dataset, cost=cost, **fields)
-    order, ranks = _read_order(theirs, trainer), find_ranks(trainer)
-    fields |= {"shuffle": order.shuffle, "batch_size": order.batch_size}
-    fields["drop_last"] = order.drop_last
+    (order, seed), ranks = _read_order(theirs, trainer), find_ranks(trainer)
+    fields |= order
     if balance is None:
         if ranks is not None:
             raise ValueError(
@@ -74,7 +73,7 @@ def make_loader(trainer: Any, get_loader: Callable[[], Any], balance: Any, cost:
         )
     balance = as_balance(balance)
     if balance.seed == DEFAULTS.seed:
-        balance = replace(balance, seed=order.seed)
+        balance = replace(balance, seed=seed)
     if cost is None:
         cost = _find_cost(trainer, theirs)
     return loader_class(theirs.dataset, balance=balance, cost=cost, ranks=ranks, **fields)
@@ -131,18 +130,11 @@ def _check_stream(trainer: Any, stream: Any) -> None:
         )
 
 
-@dataclass(frozen=True, slots=True)
-class TrainerOrder:
-    """What a loader's samplers say: the order, and how it is cut into batches."""
+def _read_order(theirs: TorchLoader[Any], trainer: Any) -> tuple[dict[str, Any], int]:
+    """Return the fields of a loader that samplers say, and the order's seed.
 
-    shuffle: bool
-    seed: int
-    batch_size: int | None
-    drop_last: bool
-
-
-def _read_order(theirs: TorchLoader[Any], trainer: Any) -> TrainerOrder:
-    """Return the order of a trainer's loader; ValueError, with the name, for another sampler."""
+    ValueError, with its name, for a sampler that no plan follows.
+    """
     args, batches = trainer.args, theirs.batch_sampler
     sampler: Any = theirs.sampler if type(batches) is BatchSampler else batches
     kind = type(sampler)
@@ -152,11 +144,10 @@ def _read_order(theirs: TorchLoader[Any], trainer: Any) -> TrainerOrder:
         and not sampler.replacement
         and sampler.num_samples == len(theirs.dataset)  # type: ignore[arg-type]
     ):
-        return TrainerOrder(kind is RandomSampler, seed, theirs.batch_size, theirs.drop_last)
+        return {"shuffle": kind is RandomSampler}, seed
     if kind.__module__ == SWIFT_SHARD and not sampler.group_by_length:
-        return TrainerOrder(
-            sampler.shuffle, sampler.base_seed, sampler.batch_size, sampler.drop_last
-        )
+        said = {name: getattr(sampler, name) for name in ("shuffle", "batch_size", "drop_last")}
+        return said, sampler.base_seed
     raise ValueError(
         f"{type(trainer).__name__} draws its samples by a {kind.__name__}, and a balanced loader "
         "takes the place of a RandomSampler or a SequentialSampler over the whole data set: leave "

@@ -73,11 +73,7 @@ def find_loss(trainer: Any, loader: Any) -> LossScale:
         return LossScale(said, said and UNEVEN + said)
     if not said:
         shares = _measure_share(trainer, batch)
-        if shares is None:
-            return LossScale("")
-        if shares == "":
-            return LossScale("", is_measured=True)
-        return LossScale(shares, UNEVEN + shares, is_measured=True)
+        return LossScale(shares or "", UNEVEN + shares if shares else "", shares is not None)
     # which setting makes it so
     accepts, trainer.model_accepts_loss_kwargs = trainer.model_accepts_loss_kwargs, True
     try:
@@ -113,13 +109,17 @@ def _measure_share(trainer: Any, batch: Any) -> str | None:
 def measure_twice(
     compute: Any, trainer: Any, model: Any, inputs: Any, items: Any, **named: Any
 ) -> tuple[float, float]:
-    """Return the loss of a microbatch, and that with twice the items."""
-    with _keep_metrics(trainer):
-        once, twice = (
-            _compute_loss(compute, model, inputs, {**named, ITEMS: times * items})
-            for times in (1, 2)
-        )
-    return once, twice
+    """Return the loss of a microbatch, and that with twice the items; all else is as before."""
+    was_training, losses = model.training, list[float]()
+    model.eval()
+    try:
+        for times in (1, 2):
+            with _keep_metrics(trainer), torch.random.fork_rng(), torch.no_grad():
+                loss = compute(model, copy.copy(inputs), **{**named, ITEMS: times * items})
+            losses.append(float(loss[0] if isinstance(loss, tuple) else loss))
+    finally:
+        model.train(was_training)
+    return losses[0], losses[1]
 
 
 def explain_share(trainer: Any, once: float, twice: float) -> str:
@@ -166,15 +166,3 @@ def _keep_metrics(trainer: Any) -> Iterator[None]:
         yield
     finally:
         vars(trainer).update(noted)
-
-
-def _compute_loss(compute: Any, model: Any, inputs: Any, named: dict[str, Any]) -> float:
-    """Return a loss without a trace of its computation; the model's mode is as before."""
-    was_training = model.training
-    model.eval()
-    try:
-        with torch.random.fork_rng(), torch.no_grad():
-            loss = compute(model, copy.copy(inputs), **named)
-    finally:
-        model.train(was_training)
-    return float(loss[0] if isinstance(loss, tuple) else loss)

@@ -50,6 +50,7 @@ logger = logging.getLogger(__name__)
 
 Holes = tuple[int, ...]
 Place = tuple[int, int, int]
+LIGHTNING = frozenset(("lightning", "pytorch_lightning"))
 NOT_KNOWN = "of a stream the number of samples, and so of steps, is not known"
 
 
@@ -108,6 +109,7 @@ class BalancedLoader:
     pinned: bool = False  # whether the iterations after it have the same
     # What next() has returned. It moves by one assignment.
     position: ResumePosition = START
+    before: ResumePosition = START  # where the last next() began
     _resume: ResumePosition | None = None
     _generation: int = 0
     _checked: int = -1
@@ -267,6 +269,10 @@ class BalancedLoader:
         position, epoch, data = self._resume or self.position, self.epoch, self.data()
         if after is not None:
             position, epoch = checked_after(after.after, self.ledger_per_rank), after.epoch
+        elif self._resume is None and not LIGHTNING.isdisjoint(sys.modules):
+            from ..step.accumulation import holds_a_batch  # here: other loops need none
+
+            position = self.before if holds_a_batch() else position
         if self.stream is not None:
             return self.stream.write_position(self.settings, epoch, position, data)
         if data.samples is None:  # only the workers know
@@ -644,7 +650,7 @@ class Steps(Iterator[Step]):
             loader.caller.thread = None
             raise
         loader.caller.thread = None
-        loader.position = after
+        loader.before, loader.position = loader.position, after
         return step
 
     def _fetch(self) -> tuple[Step, ResumePosition]:

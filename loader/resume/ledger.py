@@ -305,9 +305,12 @@ def check_same(ledger: Ledger, current: Mapping[str, object]) -> None:
     differing = [name for name, value in current.items() if getattr(ledger, name) != value]
     if differing:
         pairs = (f"{n} was {getattr(ledger, n)!r} and is {current[n]!r}" for n in differing)
+        same = ", ".join(differing).replace("digest", PLAN_OPTIONS)
+        if "samples_per_step" in differing:
+            same += ' (with "auto" it is batch size x accumulated batches x ranks)'
         raise ValueError(
             f"the ledger belongs to another order of samples ({'; '.join(pairs)}): resume with "
-            f"the same {', '.join(differing).replace('digest', PLAN_OPTIONS)}"
+            f"the same {same}"
         )
 
 

@@ -66,9 +66,9 @@ class _Cut:
         """Return the layer in kernels, without those that take no time."""
         cost, beside = self.cost, 4 * self.device.gather_ns(self.size, self.width)
         forward_ns, backward_ns = cost.forward_ns - beside, max(0, cost.backward_ns - beside)
-        work = self.products(forward_ns)
+        work, where = self.products(forward_ns), (self.device, self.size, self.width)
         waits = [
-            Kernel("collective", "communication", self._exposed(work[name]))
+            Kernel("collective", "communication", exposed_ns(*where, work[name], self.chunks))
             for name in ("qkv", "proj", "fc1", "fc2")
         ]
         inside = _blocks if part.kind == LANGUAGE else _products
@@ -81,9 +81,6 @@ class _Cut:
             part.name, rows[0], rows[1] if backward_ns else (), cost.activation_bytes,
             cost.input_bytes, part.layers[0].parameters, cost.working_bytes,
         )  # fmt: skip
-
-    def _exposed(self, product_ns: int) -> int:
-        return exposed_ns(self.device, self.size, self.width, product_ns, self.chunks)
 
 
 def _cut(

@@ -81,6 +81,13 @@ def test_a_stream_is_read_as_it_is(one: Pool, tmp_path: Path) -> None:
     assert "train_dataset is a stream, which is read as it is and not balanced" in text
 
 
+def test_a_trainer_that_has_trained_is_told_what_it_can_do(one: Pool, tmp_path: Path) -> None:
+    ((text, refused),) = one.run(f"{CASES}:attached_too_late", folder=str(tmp_path))
+    assert "attach_trainer() is for the next train(): 2 steps are trained already" in text
+    assert "saved without attach_trainer()" in refused
+    assert "end this run without attach_trainer()" in refused
+
+
 @pytest.mark.parametrize("column", ["length", "lengths"])
 def test_costs_are_those_of_a_column_of_lengths(one: Pool, tmp_path: Path, column: str) -> None:
     ((ours, lengths),) = one.run(f"{CASES}:column", folder=str(tmp_path), column=column)

@@ -103,7 +103,7 @@ def fields(folder: str, kind: str) -> tuple[Any, Any]:
     named: dict[str, Any] = {
         "dataloader_num_workers": 2, "dataloader_prefetch_factor": 3, "dataloader_drop_last": True,
         "dataloader_persistent_workers": True, "dataloader_pin_memory": False,
-        "dataloader_in_order": False, "dataloader_multiprocessing_context": "forkserver",
+        "dataloader_in_order": False, "dataloader_multiprocessing_context": "fork",
     }  # fmt: skip
     if kind == "sequential":
         named = {"dataloader_num_workers": 2, "train_sampling_strategy": "sequential"}
@@ -240,6 +240,16 @@ def streamed(folder: str) -> tuple[list[int], str]:
         made = noting(folder, TextStream(), max_steps=12, data_collator=collate)
         trained(cp.adapters.attach_trainer(made))
     return sorted(n for _, batch in made.seen for n in batch), text.getvalue()
+
+
+def attached_too_late(folder: str) -> tuple[str, str]:
+    """What is said after train(), and of a checkpoint that was saved without us."""
+    made, text = noting(folder, max_steps=2, save_strategy="steps", save_steps=2), io.StringIO()
+    made.train()
+    with redirect_stderr(text):
+        cp.adapters.attach_trainer(made)
+    again = cp.adapters.attach_trainer(noting(folder, max_steps=4))
+    return text.getvalue(), error_of(lambda: trained(again, resume_from_checkpoint=True))
 
 
 def column(folder: str, column: str) -> tuple[Any, Any]:

@@ -9,10 +9,11 @@ import torch.distributed as dist
 warnings.simplefilter("ignore")  # of Lightning: about workers, loggers and checkpoints
 
 from lightning import Fabric, LightningModule, Trainer  # noqa: E402
+from lightning.pytorch.callbacks import ModelCheckpoint  # noqa: E402
 
 import counterpoise as cp  # noqa: E402
 
-from .tiny import KEPT, Texts, TinyModel, balanced, collate, error_of, numbers_of, plain  # noqa: E402
+from .tiny import KEPT, Texts, TinyModel, balanced, collate, cost, error_of, numbers_of, plain  # noqa: E402
 
 Q = {"logger": False, "enable_progress_bar": False, "enable_model_summary": False}
 
@@ -130,3 +131,30 @@ def validated_while_accumulating() -> list[list[int]]:
     made = trainer(max_epochs=1, accumulate_grad_batches=3, num_sanity_val_steps=0)
     made.fit(module, balanced(3), kept)
     return module.validated
+
+
+class Stream(torch.utils.data.IterableDataset[dict[str, Any]]):
+    """The samples of Texts, without an index."""
+
+    def __iter__(self) -> Any:
+        texts = Texts()
+        return (texts[index] for index in range(len(texts)))
+
+
+def went_on(kind: str, folder: str) -> list[list[list[int]]]:
+    """The samples of batches of a fit, and of one that begins at its checkpoint after 3 batches."""
+    fits = []
+    for begun in (None, f"{folder}/step=3.ckpt"):
+        module, keep = Module(), ModelCheckpoint(folder, "{step}", None, every_n_train_steps=3)
+        keep.save_top_k = -1
+        budgets = {"tokens": 100}
+        if kind == "stream":
+            balance = cp.Balance(budgets=budgets, label_tokens="batch")
+            loader = cp.DataLoader(Stream(), collate_fn=collate, cost=cost, balance=balance)
+        else:
+            balance = cp.Balance(budgets=budgets, samples_per_step=8, mode="window")
+            loader = balanced(balance=balance, drop_last=True)
+        made = trainer(max_epochs=2, callbacks=keep, enable_checkpointing=True)
+        made.fit(module, loader, ckpt_path=begun)
+        fits.append(module.seen)
+    return fits

@@ -13,7 +13,7 @@ import tempfile
 import traceback
 from contextlib import suppress
 from datetime import timedelta
-from multiprocessing import forkserver, get_context
+from multiprocessing import forkserver, get_context, set_start_method
 from multiprocessing.connection import Connection, wait
 from typing import Any
 from unittest.mock import patch
@@ -115,6 +115,9 @@ class Pool:
 
 def _serve(pipe: Connection, rank: int, ranks: int, folder: str) -> None:
     """Run what is asked for until None comes."""
+    # As in a rank of torchrun; a process that a fork server has forked would have another start
+    # its workers, each of which imports the frameworks anew.
+    set_start_method("fork", force=True)
     importlib.import_module("tests.frameworks.imported")
     if ranks > 1:
         os.environ |= {"RANK": str(rank), "LOCAL_RANK": str(rank), "WORLD_SIZE": str(ranks)}

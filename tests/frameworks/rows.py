@@ -72,6 +72,16 @@ def test_lightnings_accumulation_is_not_that_of_other_loops(one: Pool) -> None:
     assert Counter(flat([validated])) == Counter(range(40))
 
 
+@pytest.mark.parametrize("kind", ["window", "stream"])
+def test_lightning_goes_on_exactly_with_a_loader_that_has_no_length(
+    one: Pool, kind: str, tmp_path: Path
+) -> None:
+    """Lightning has a batch of it in reserve when it asks for the loader's state."""
+    ((whole, resumed),) = one.run("lightning_cases:went_on", kind=kind, folder=str(tmp_path))
+    assert len(whole) > 6
+    assert resumed == whole[3:]
+
+
 OTHERS = ("lightning", 1), ("fabric", 1), ("fabric", 2)
 
 

@@ -3,6 +3,8 @@
 pytest-xdist gives a file to one process, and every file would have pools of its own.
 """
 
+import pytest
+
 from tests.frameworks.attached import *  # noqa: F403
 from tests.frameworks.auto import *  # noqa: F403
 from tests.frameworks.damage import *  # noqa: F403
@@ -12,3 +14,5 @@ from tests.frameworks.packed import *  # noqa: F403
 from tests.frameworks.rows import *  # noqa: F403
 from tests.frameworks.trainer import *  # noqa: F403
 from tests.frameworks.training import *  # noqa: F403
+
+pytestmark = pytest.mark.slow

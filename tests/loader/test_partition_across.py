@@ -81,3 +81,5 @@ def test_one_process_needs_no_group() -> None:
     assert (dealt.send, dealt.receive) == ([[0, 1, 2]], [3])
     rows = torch.arange(3)[:, None]
     assert dealt.swap(rows)[:, 0].tolist() == dealt.partition.ranks[0]
+    with pytest.raises(ValueError, match="4 rows of 3 items"):
+        dealt.swap(torch.arange(4)[:, None])

@@ -52,7 +52,8 @@ def run_suite(suite: Suite | CheckoutSuite, checkouts: Path, jobs: int) -> Compa
     """Run one suite with the control and with ours."""
     place = (checkouts / suite.path).resolve()
     if isinstance(suite, CheckoutSuite):  # a release has other files than the newest commit
-        lacking = [test for test in suite.tests if not (place / test).exists()]
+        files = {test: place / test.partition("::")[0] for test in suite.tests}
+        lacking = [test for test, file in files.items() if not file.exists()]
         if lacking:
             print(f"{suite.name}: this checkout has no {', '.join(lacking)}", file=sys.stderr)
         suite = replace(suite, tests=tuple(test for test in suite.tests if test not in lacking))

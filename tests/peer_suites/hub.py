@@ -123,7 +123,7 @@ def write_trl(hub: Path, checkout: Path) -> None:
     ignore: Callable[..., None] = lambda *_, **__: None  # noqa: E731
     for check in ("check_transformers_version", "check_dtype_pattern", "print_config_diff"):
         setattr(models, check, ignore)
-    models.push_to_hub = write
+    models.__dict__["push_to_hub"] = write
     AutoTokenizer.from_pretrained = lambda name, **_: make_tokenizer(templates, name)
     GenerationConfig.from_pretrained = lambda *_, **__: GenerationConfig()
     DatasetDict.push_to_hub = push

@@ -38,15 +38,16 @@ def run_checkout(
 ) -> dict[str, str]:
     """Run a suite's tests where they lie, in `checkout`; return outcomes as `run_tests` does.
 
-    `loader` (MODULE:NAME) stands for torch's DataLoader in each process of pytest, or is a function
-    that has ours used in another way, and writes a line to `notes` for each use.
+    `loader` (MODULE:NAME) stands for the suite's control in each process of pytest, or is a
+    function that has ours used in another way, and writes a line to `notes` for each use.
     """
     with tempfile.TemporaryDirectory(prefix="counterpoise-peers-") as name:
         place, folder = Path(name), checkout
-        for file in (_PLUGIN, "attached.py", *suite.drivers):
+        for file in (_PLUGIN, "attached.py", "stateful.py", *suite.drivers):
             shutil.copy(_HERE / file, place)
         path = [place, _WATCHED, *(checkout / folder for folder in suite.imports)]
         named = {"PEER_LOADER": loader, "PEER_HIDDEN": " ".join(suite.hidden)}
+        named |= {"PEER_CONTROL": f"{suite.control.module}:{suite.control.name}"}
         named |= {"PEER_NOTES": str(notes), "PEER_CHECKOUT": str(checkout)}
         # models of a few thousand weights: threads would wait for each other
         named |= {"PYTHONPATH": os.pathsep.join(map(str, path)), "OMP_NUM_THREADS": "1"}

@@ -15,6 +15,7 @@ TORCH = LoaderClass("torch.utils.data", "DataLoader")
 TORCHDATA = LoaderClass("torchdata.stateful_dataloader", "StatefulDataLoader")
 OURS = LoaderClass("counterpoise", "DataLoader")
 OURS_WITH_STATE = LoaderClass("tests.peer_suites.stateful", "StatefulDataLoader")
+OURS_BESIDE_PLUGIN = LoaderClass("stateful", "StatefulDataLoader")  # outside the package `tests`
 # Functions of attached.py: torch's class stays, and each Trainer gets a loader of ours.
 PLAIN = LoaderClass("attached", "attach_plain")
 BALANCED = LoaderClass("attached", "attach_balanced")
@@ -34,11 +35,11 @@ class Suite:
 
 @dataclass(frozen=True, slots=True)
 class CheckoutSuite:
-    """Tests run where they lie, once with torch's loader and once with ours in its place."""
+    """Tests run where they lie, once with the control and once with ours in its place."""
 
     name: str
     path: str  # the checkout, below the folder of checkouts
-    tests: tuple[str, ...]  # files and folders below `path`
+    tests: tuple[str, ...]  # files, folders and tests of files (FILE::TEST) below `path`
     imports: tuple[str, ...] = (".",)  # folders below `path` that the tests import from
     hidden: tuple[str, ...] = ()  # what it does without where it is not installed
     selected: str = ""  # an expression of pytest's -k
@@ -59,7 +60,10 @@ _LIGHTNING = (
     "pytorch/trainer/connectors/test_data_connector", "pytorch/trainer/test_dataloaders",
     "pytorch/utilities/test_data", "pytorch/utilities/test_combined_loader",
     "pytorch/loops/test_fetchers", "fabric/utilities/test_data", "fabric/test_wrappers",
-    "fabric/test_fabric",
+    "fabric/test_fabric", "pytorch/core/test_datamodules", "pytorch/loops/test_loops",
+    "pytorch/loops/test_double_iter_in_iterable_dataset", "pytorch/loops/test_evaluation_loop",
+    "pytorch/loops/test_prediction_loop", "pytorch/trainer/flags/test_limit_batches",
+    "pytorch/trainer/flags/test_overfit_batches", "pytorch/utilities/test_auto_restart",
 )  # fmt: skip
 _MONAI = (
     "data/test_arraydataset", "data/test_cachedataset", "data/test_cachedataset_persistent_workers",
@@ -76,7 +80,17 @@ _SPEECHBRAIN = (
 )  # fmt: skip
 _COMPOSER = (
     "test_events", "test_state", "trainer/test_dataspec", "trainer/test_predict",
-    "trainer/test_trainer_eval",
+    "trainer/test_scale_schedule", "trainer/test_trainer", "trainer/test_trainer_eval",
+)  # fmt: skip
+# test_dataloader reads from the network, and waits for ever where there is none.
+_WEBDATASET = (
+    "webloader", "webloader2", "webloader_repeat", "webloader_unbatched",
+    "check_empty_throws_ValueError",
+)  # fmt: skip
+# Of the release 0.3.0, whose loader is a subclass of torchdata's; later ones read with grain alone.
+_TORCHTITAN = (
+    "chat_dataset", "dataloader", "dataset_checkpointing", "dataset_interleaving",
+    "mm_dataset_checkpointing", "text_dataset_packing",
 )  # fmt: skip
 _TRANSFORMERS = CheckoutSuite(
     "transformers", "transformers",
@@ -116,6 +130,14 @@ SUITES: tuple[Suite | CheckoutSuite, ...] = (
     CheckoutSuite(
         "composer", "composer", tuple(f"tests/{file}.py" for file in _COMPOSER),
         hidden=("transformers",),
+    ),
+    CheckoutSuite(
+        "webdataset", "webdataset", tuple(f"tests/test_loaders.py::test_{it}" for it in _WEBDATASET)
+    ),
+    CheckoutSuite(
+        "torchtitan", "torchtitan",
+        tuple(f"tests/unit_tests/test_{name}.py" for name in _TORCHTITAN),
+        control=TORCHDATA, ours=OURS_BESIDE_PLUGIN,
     ),
     *(
         replace(suite, name=f"{suite.name}{suffix}", ours=ours)

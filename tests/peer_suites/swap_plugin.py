@@ -1,11 +1,11 @@
-"""A pytest plugin: one class stands in torch's DataLoader's place in the whole process.
+"""A pytest plugin: one class stands in another loader's place in the whole process.
 
 For suites that run where they lie (suites.py): their own modules subclass torch's DataLoader and
 ask whether something is one, so that replacing the imports of a test file would not reach them.
 PEER_LOADER names the class as MODULE:NAME, or a function that has ours used in another way;
-PEER_HIDDEN names modules that cannot be imported. Loaded before the first conftest.py, and by
-itself: some suites have a package `tests`, as we have. `python swap_plugin.py SCRIPT ARGUMENTS`
-runs a script that way.
+PEER_CONTROL names the class that it replaces, PEER_HIDDEN modules that cannot be imported. Loaded
+before the first conftest.py, and by itself: some suites have a package `tests`, as we have.
+`python swap_plugin.py SCRIPT ARGUMENTS` runs a script that way.
 """
 
 import importlib
@@ -14,9 +14,6 @@ import os
 import runpy
 import sys
 from typing import Any
-
-import torch.utils.data
-import torch.utils.data.dataloader
 
 # what a suite would load files of from the network, and does without where it is not installed
 HIDDEN = os.environ["PEER_HIDDEN"].split()
@@ -31,11 +28,18 @@ def _find_shown(name: str) -> importlib.metadata.Distribution:
 
 
 importlib.metadata.Distribution.from_name = _find_shown  # type: ignore[method-assign]
-_module, _, _name = os.environ["PEER_LOADER"].partition(":")
-LOADER: Any = getattr(importlib.import_module(_module), _name)
+
+
+def _import_named(name: str) -> Any:
+    module, _, attribute = name.partition(":")
+    return getattr(importlib.import_module(module), attribute)
+
+
+CONTROL, LOADER = (_import_named(os.environ[name]) for name in ("PEER_CONTROL", "PEER_LOADER"))
 if isinstance(LOADER, type):
-    for module in (torch.utils.data, torch.utils.data.dataloader):
-        setattr(module, "DataLoader", LOADER)  # noqa: B010  to a type checker it is a class
+    # where it is defined, and the package that users import it from
+    for module in (CONTROL.__module__, os.environ["PEER_CONTROL"].partition(":")[0]):
+        setattr(sys.modules[module], CONTROL.__name__, LOADER)
 else:
     LOADER()
 

@@ -13,6 +13,7 @@ from tests.peer_suites.suites import (
     ATTACHING,
     BALANCED,
     OURS,
+    OURS_BESIDE_PLUGIN,
     OURS_WITH_STATE,
     SUITES,
     TORCH,
@@ -129,6 +130,29 @@ def test_in_a_checkout_the_class_stands_for_torchs_in_every_module(tmp_path: Pat
 
 
 @pytest.mark.long
+def test_a_suite_may_be_about_another_class_than_torchs(tmp_path: Path) -> None:
+    (tmp_path / "parts").mkdir()
+    (tmp_path / "parts/defined.py").write_text("class Loader: pass\n")
+    (tmp_path / "parts/__init__.py").write_text("from .defined import Loader\n")
+    (tmp_path / "test_it.py").write_text(
+        "import inspect, parts.defined\n"
+        "from parts import Loader\n"
+        "def test_ours():\n"
+        "    assert Loader is parts.defined.Loader\n"
+        "    arguments = inspect.signature(Loader.__init__).parameters\n"
+        "    assert {'snapshot_every_n_steps', 'num_workers'} <= set(arguments)\n"
+    )
+    control = LoaderClass("parts", "Loader")
+    suite = CheckoutSuite("theirs", ".", ("test_it.py::test_ours",), control=control)
+    ours, theirs = (
+        run_checkout(tmp_path, suite, f"{loader.module}:{loader.name}", 1, tmp_path / "notes")
+        for loader in (OURS_BESIDE_PLUGIN, control)
+    )
+    assert ours == {"test_it.test_ours": "passed"}
+    assert theirs["test_it.test_ours"] != "passed"
+
+
+@pytest.mark.long
 def test_a_file_that_a_checkout_lacks_is_named_and_left_out(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -229,7 +253,7 @@ def test_the_exceptions_are_of_suites_that_exist_and_have_a_reason() -> None:
 
 def test_what_stands_in_for_each_loader_is_there() -> None:
     for suite in SUITES:
-        assert suite.ours in (OURS, OURS_WITH_STATE, *ATTACHING)
+        assert suite.ours in (OURS, OURS_WITH_STATE, OURS_BESIDE_PLUGIN, *ATTACHING)
     assert all(callable(getattr(attached, each.name)) for each in ATTACHING)
     module = __import__(OURS_WITH_STATE.module, fromlist=[""])
     loader = getattr(module, OURS_WITH_STATE.name)([1, 2], snapshot_every_n_steps=3)

@@ -11,16 +11,19 @@ import os
 import signal
 import subprocess
 import sys
+import time
 from collections import Counter, defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from statistics import median, quantiles
 from typing import Any
 
 import pytest
 import torch
 
 LIMIT_S = 500.0
+ROUNDS = 21
 TORCHRUN = (sys.executable, "-P", "-m", "torch.distributed.run", "--standalone")
 # Fields of a line "batch" that say what a microbatch costs.
 Line = Mapping[str, Any]
@@ -245,6 +248,29 @@ def print_comparison(name: str, plain: Run, ours: Run, waits: str = "microbatch"
         "loss of step 1": [f"{run.steps[0]['loss']:.6g}" for run in (plain, ours)],
     }
     print(f"\n{name}:", "; ".join(f"{kind} {a} -> {b}" for kind, (a, b) in figures.items()))
+
+
+def print_rates(name: str, theirs: Callable[[], int], ours: Callable[[], int]) -> None:
+    """Print the samples a second of two loops, and the ratio of ours to theirs with its range.
+
+    Each call runs an epoch and returns its samples. The loops run in turns, since other processes
+    slow both; the first epoch of each starts workers, and is not counted.
+    """
+    loops, rates = [("theirs", theirs), ("ours", ours)], defaultdict[str, list[float]](list)
+    for turn in range(ROUNDS + 1):
+        for kind, run_epoch in loops[:: 1 if turn % 2 else -1]:
+            start = time.perf_counter()
+            samples = run_epoch()
+            if turn:
+                rates[kind].append(samples / (time.perf_counter() - start))
+    ratios = [a / b for a, b in zip(rates["ours"], rates["theirs"], strict=True)]
+    low, middle, high = quantiles(ratios)
+    print(
+        f"\n{name}: samples a second, medians of {ROUNDS} epochs in turns:",
+        *(f"{kind} {median(rates[kind]):.0f};" for kind, _ in loops),
+        f"ratio {middle:.2f}, half of the turns {low:.2f} to {high:.2f},",
+        f"all {min(ratios):.2f} to {max(ratios):.2f}",
+    )
 
 
 def need_source(path: str) -> Path:

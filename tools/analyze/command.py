@@ -15,7 +15,7 @@ from ...workers.sources.cache_files import replace_file
 from ...workers.sources.urls import is_url, shown
 from ..console.commands import COUNT, FILE, Command, json_option
 from ..console.reporting import emit, live_progress, make_table
-from ..inputs.programs import check_sizes, parse_budgets
+from ..inputs.programs import check_sizes, parse_amounts
 from ..runners import Runner, runner_options
 from .document import headline, plan_rows, render_page
 from .report import Json, LoopNow, make_report
@@ -90,7 +90,8 @@ def command(
     began = time.perf_counter()
     check_sizes(ranks=ranks, accumulate=accumulate)
     check_sizes(batch_size=batch_size)
-    loop, limits = LoopNow(ranks, accumulate, batch_size, layout), parse_budgets(budgets)
+    loop = LoopNow(ranks, accumulate, batch_size, layout)
+    limits = parse_amounts("--budget", budgets, least=1)
     named = [shown(source) if is_url(source) else source for source in sources]
     with live_progress() as progress:
         options = ScanOptions(**scan_options)

@@ -14,13 +14,14 @@ class KnownCosts:
     """Costs (n, resources) of samples in their order, and the loop that they are for.
 
     choice: what auto finds of them. terms: the loop as it is, with balance="auto". most_samples:
-    that are planned.
+    that are planned. alone: the costs where batches round no sample up; None for rows.
     """
 
     choice: Choice
     terms: PlanTerms
     rows: Int64
     most_samples: int = MOST_SAMPLES
+    alone: Int64 | None = None
 
     @property
     def now(self) -> PlanConfig:
@@ -41,7 +42,7 @@ class KnownCosts:
     def compare(self, plan: PlanConfig) -> Outlook | None:
         """Return the forecast of a plan, over the loop as it is."""
         return forecast(
-            plan, self.rows, self.terms.batch_size, now=self.now,
+            plan, self.rows, self.terms.batch_size, now=self.now, alone=self.alone,
             most_samples=self.most_samples, most_steps=self.most_samples // 64,
         )  # fmt: skip
 
@@ -50,12 +51,14 @@ class KnownCosts:
 
         counted: how labels are counted where counts are free, as an argument.
         """
-        accumulate, shifts = self.terms.balance.accumulate, self.terms.balance.shift_labels
+        balance = self.terms.balance
+        accumulate, shifts = balance.accumulate, balance.shift_labels
         more = f", accumulate={accumulate}" if accumulate != 1 else ""
-        laid, packed = "", 'layout="packed"'
+        meets = f', waits="{balance.waits}"' if balance.waits else ""
+        laid, packed = meets, f'layout="packed"{meets}'
         if not shifts:
-            laid = ', layout=cp.Layout("torch", shift_labels=False)'
-            packed = 'layout=cp.Layout("packed", shift_labels=False)'
+            laid += ', layout=cp.Layout("torch", shift_labels=False)'
+            packed = f'layout=cp.Layout("packed", shift_labels=False){meets}'
         free = f'cp.Balance("auto"{more}{laid}, counts="free"{counted})'
         forecasts = {free: self.foretell(counts="free")}
         if accumulate == 1:

@@ -24,7 +24,7 @@ from ...sched.simulation.costs import Table
 from ...sched.simulation.measured import MeasuredStep, load_step
 from ..console.commands import KeyedOption
 from .files import parse_text
-from .programs import PACE, Command, Size, is_count, read_program, shown_name
+from .programs import PACE, Command, Size, parse_amounts, read_program, shown_name
 
 MS = 1_000_000
 # A microbatch's activations on a rank, as a whole number that up to 12 chunks divide.
@@ -191,7 +191,8 @@ def _read_costs(texts: tuple[str, ...], holds: tuple[str, ...]) -> CostSource:
                 f"such as f=1,b=2"
             )
     profiles = tuple(parse_text(Path(file), load_profile) for file in files)
-    return ProfiledCosts(profiles, tuple(map(parse_amounts, holds)) or ({},))
+    held = (parse_amounts("--holds", text.split(",")) for text in holds)
+    return ProfiledCosts(profiles, (*held,) or ({},))
 
 
 def _read_times(words: Sequence[str]) -> GivenTimes:
@@ -230,19 +231,6 @@ def _published_scaling(sequence_length: int) -> Callable[[str, int], float]:
         return row.get(form, row["alg1"])
 
     return scaling
-
-
-def parse_amounts(text: str) -> dict[str, int]:
-    """Return the resources of a microbatch, of --holds."""
-    amounts: dict[str, int] = {}
-    for word in text.split(","):
-        name, _, amount = word.partition("=")
-        if not name or not (is_count(amount) or amount == "0"):
-            raise ValueError(
-                f"--holds got {word!r:.80}; write RESOURCE=AMOUNT, such as tokens=4096"
-            )
-        amounts[name] = int(amount)
-    return amounts
 
 
 def _nanoseconds(key: str, text: str) -> int:

@@ -7,7 +7,7 @@ torch's CSV if it ends in .csv, else the grid that `export --format text` writes
 import functools
 import inspect
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -74,21 +74,21 @@ def is_count(word: str) -> bool:
     return word.isdecimal() and len(word) < 19 and int(word) > 0
 
 
-def parse_budgets(texts: tuple[str, ...]) -> dict[str, int]:
-    """Return {resource: budget} from texts like tiles=9; raises ValueError if one is malformed.
+def parse_amounts(option: str, texts: Iterable[str], least: int = 0) -> dict[str, int]:
+    """Return {resource: amount} from texts like tiles=9; ValueError if one is malformed.
 
-    >>> parse_budgets(("tiles=9", "tokens=4096"))
+    >>> parse_amounts("--budget", ("tiles=9", "tokens=4096"))
     {'tiles': 9, 'tokens': 4096}
     """
-    budgets = {}
+    amounts = {}
     for text in texts:
-        name, _, value = text.partition("=")
-        if not name or not is_count(value):
+        name, _, amount = text.partition("=")
+        if not name or not (is_count(amount) or (amount == "0" and not least)):
             raise ValueError(
-                f"--budget got {text!r:.80}; write RESOURCE=AMOUNT, such as tokens=4096"
+                f"{option} got {text!r:.80}; write RESOURCE=AMOUNT, such as tokens=4096"
             )
-        budgets[name] = int(value)
-    return budgets
+        amounts[name] = int(amount)
+    return amounts
 
 
 def read_program(target: str, size: Size, **times: int) -> Program:

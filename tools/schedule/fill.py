@@ -3,6 +3,7 @@
 import math
 from collections.abc import Sequence
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -19,14 +20,13 @@ from ...sched.bubble_filling.presets import (
     model_setup,
     with_encoder_collectives,
 )
-from ...sched.bubble_filling.setup import FillSetup, Splitting, dump_setup, load_setup
+from ...sched.bubble_filling.setup import FillSetup, dump_setup, load_setup
 from ...sched.bubble_filling.timeline import bubble_causes, fill_timeline
 from ...sched.ir.program import format_program
 from ...sched.render.summary import format_memory
 from ...sched.shapes import Amounts, Model, ParallelLayout, read_device, read_model
 from ..console.commands import COUNT, FILE, Command, json_option
 from ..console.reporting import emit, make_table, progress_console
-from ..inputs.cost_options import parse_amounts
 from ..inputs.files import parse_text
 from ..inputs.models import (
     device_option,
@@ -36,7 +36,7 @@ from ..inputs.models import (
     parse_parallel,
     single,
 )
-from ..inputs.programs import check_sizes
+from ..inputs.programs import check_sizes, parse_amounts
 from .compare import draw
 
 PARALLEL_SIZES = ("tp", "pp", "dp", "vpp", "microbatches")
@@ -110,10 +110,17 @@ def command(
     if dump_profile:
         click.echo(dump_setup(setup))
         return
-    candidates = _candidates(setup, pp_enc, tp_enc)
+    fill_plans = partial(
+        scan, setup, candidates=_candidates(setup, pp_enc, tp_enc),
+        most_copies=math.inf if pp_enc and tp_enc else MOST_COPIES,
+    )  # fmt: skip
     splittings = (None,) if whole else (None, *fitting(setup))
-    most = math.inf if pp_enc and tp_enc else MOST_COPIES
-    plans_tried = _scan(setup, candidates, splittings, most, executable)
+    # Whole layers are not split.
+    plans_tried = (
+        fill_plans(prune=False, executable=True)
+        if executable
+        else fill_plans(splittings=splittings)
+    )
     best = plans_tried.best
     if out is not None:
         out.write_text(_picture(best, out), "utf-8")
@@ -122,7 +129,7 @@ def command(
     lines = [*summary(best), best.filled.note]
     if executable:
         # Filling kernels inside passes too hides more.
-        finer = _scan(setup, candidates, splittings, most, False).best
+        finer = fill_plans(splittings=splittings).best
         report["kernel_level"] = chosen_report(finer)
         lines.append(
             f"Kernels inside passes, for which a model's modules offer points, would hide "
@@ -135,7 +142,7 @@ def command(
 
 def _microbatch(model: Model, holds: str) -> Amounts:
     """Return a model's usual microbatch with what --holds has; tokens are one sequence."""
-    amounts: dict[str, int | None] = {**parse_amounts(holds)} if holds else {}
+    amounts: dict[str, int | None] = {**parse_amounts("--holds", holds.split(","))} if holds else {}
     usual = dict(model.usual)
     if unknown := amounts.keys() - usual:
         raise ValueError(
@@ -144,17 +151,6 @@ def _microbatch(model: Model, holds: str) -> Amounts:
     if tokens := amounts.get("tokens"):
         amounts["token_pairs"] = tokens**2
     return model.amounts(**amounts)
-
-
-def _scan(
-    setup: FillSetup, candidates: Sequence[EncoderPlan], splittings: Sequence[Splitting | None],
-    most_copies: float, executable: bool,
-) -> PlanScan:  # fmt: skip
-    """Fill the plans asked for; whole layers are not split."""
-    return scan(
-        setup, candidates=candidates, splittings=(None,) if executable else splittings,
-        prune=not executable, most_copies=most_copies, executable=executable,
-    )  # fmt: skip
 
 
 def _candidates(setup: FillSetup, stages: int | None, tensor: int | None) -> Sequence[EncoderPlan]:

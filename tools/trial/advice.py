@@ -80,7 +80,9 @@ def _verdict(report: Json) -> tuple[str, list[str]]:
     if reason := _explain_unknown(report):
         return reason, []
     steps, forecast = report["steps"], report["forecast"]
-    size, accumulate = (report["settings"][name] for name in ("batch_size", "accumulate"))
+    size, accumulate, waits = (
+        report["settings"][name] for name in ("batch_size", "accumulate", "waits")
+    )
     now, then = steps["torch"]["ms"], steps["auto"]["ms"]
     free = next(code for code in report["other_plans"] if "free" in code)
     time = report["other_plans"][free]
@@ -90,6 +92,7 @@ def _verdict(report: Json) -> tuple[str, list[str]]:
     if gain >= LEAST_GAIN and (is_limit or time > forecast["time"] - LEAST_GAIN):
         gain_text = f"{100 * gain:.0f} % shorter: {now:.0f} ms now, {then:.0f} ms then (forecast)."
         options = [f"accumulate={accumulate}"] * (accumulate > 1)
+        options += [f'waits="{waits}"'] if waits else []
         options += ['layout=cp.Layout("torch", shift_labels=False)'] * report["costs"].get(
             "labels_shifted", False
         )

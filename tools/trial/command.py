@@ -8,13 +8,14 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import asdict
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 import click
 import numpy as np
 import torch.utils.data as torch_data
 from rich.progress import Progress
 
+from ...balancer.planning.problem.options import Waits
 from ...loader import DataLoader, OnError
 from ...workers.sources.cache_files import replace_file
 from ...workers.sources.dead_letters import read_letters
@@ -45,13 +46,19 @@ MOST_KNOWN = 200_000
               help="Milliseconds of a step now, when its data are there.")  # fmt: skip
 @click.option("--ranks", type=COUNT, help="Data-parallel ranks of the job.  [8, or the script's]")
 @click.option("--accumulate", type=COUNT, default=1, help="Microbatches of a rank in a step.  [1]")
+@click.option(
+    "--waits",
+    type=click.Choice(get_args(Waits)),
+    help="When ranks meet: in each microbatch, or once a step (no_sync, Trainer).  [microbatch]",
+)
 @click.option("--workers", type=click.IntRange(min=0), help="Workers.  [4, or the script's]")
 @click.option("--seconds", type=COUNT, default=60, help="About how long it takes in all.  [60]")
 @click.option("--out", type=FILE, help="Write the report as a page (HTML), too.")
 @json_option
 def command(
     source: str, as_json: bool, out: Path | None, seconds: int, step_ms: float, accumulate: int,
-    ranks: int | None, batch_size: int | None, workers: int | None, collate: str, transform: str,
+    waits: Waits | None, ranks: int | None, batch_size: int | None, workers: int | None,
+    collate: str, transform: str,
 ) -> None:  # fmt: skip
     """Try your own data set under torch's DataLoader, ours, and ours with balance="auto".
 
@@ -73,7 +80,7 @@ def command(
         settings = {
             "batch_size": taken["batch_size"], "workers": taken["num_workers"], "step_ms": step_ms,
             "ranks": ranks or subject.ranks or 8, "accumulate": accumulate,
-            "cores": len(os.sched_getaffinity(0)),
+            "waits": waits, "cores": len(os.sched_getaffinity(0)),
         }  # fmt: skip
         report = try_all(subject, settings, seconds, progress, bar)
     if out is not None and not replace_file(out, render_page(report).encode()):
@@ -92,8 +99,8 @@ def try_all(subject: Subject, settings: Json, seconds: float, progress: Progress
     if not subject.is_stream:
         progress.update(bar, description="costs", live="of the first samples")
         costs = find_costs(
-            subject, settings["ranks"], settings["accumulate"], MEASURING * seconds,
-            lambda count: progress.update(bar, live=f"of {count:,} samples"),
+            subject, settings["ranks"], settings["accumulate"], settings["waits"],
+            MEASURING * seconds, lambda count: progress.update(bar, live=f"of {count:,} samples"),
         )  # fmt: skip
     with tempfile.TemporaryDirectory(prefix="counterpoise-try-") as folder:
         letters = Path(folder, "dead-letters.jsonl")

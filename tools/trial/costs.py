@@ -12,11 +12,12 @@ import torch.utils.data as torch_data
 from ...balancer.planning.forecast import MOST_SAMPLES
 from ...balancer.planning.problem.balance import Balance
 from ...balancer.planning.problem.layout import Layout
+from ...balancer.planning.problem.options import Waits
 from ...loader.auto.answer import Question
-from ...loader.auto.choice import PlanTerms, make_source
+from ...loader.auto.choice import Choice, PlanTerms, make_source, rounded_costs
 from ...loader.auto.first_samples import ask_worker
 from ...loader.balanced.settings import WorkerStart
-from ...workers.discovery import FIRST
+from ...workers.discovery import FIRST, ResourceWork
 from ...workers.discovery.fields import find_child
 from ...workers.mixture.order import epoch_order
 from ...workers.sources.failures import SkippedSample
@@ -67,8 +68,9 @@ class CostRows:
 
 
 def find_costs(
-    subject: Subject, ranks: int, accumulate: int, seconds: float, progress: Callable[[int], None]
-) -> TrialCosts:
+    subject: Subject, ranks: int, accumulate: int, waits: Waits | None, seconds: float,
+    progress: Callable[[int], None],
+) -> TrialCosts:  # fmt: skip
     """Return what samples cost, as auto finds it; at most some seconds are spent on measuring them.
 
     progress: called with the number of samples measured so far. Raises UnusableDataError where
@@ -77,7 +79,7 @@ def find_costs(
     samples, settings = subject.samples, subject.settings
     source, collate = as_source(samples), settings.get("collate_fn")
     terms = PlanTerms(
-        Balance("auto", accumulate=accumulate), ranks, settings["batch_size"],
+        Balance("auto", accumulate=accumulate, waits=waits), ranks, settings["batch_size"],
         settings.get("drop_last", False), subject.shuffle,
     )  # fmt: skip
     order = epoch_order(source, 0, 0, subject.shuffle)[:MOST_SAMPLES].tolist()
@@ -103,7 +105,8 @@ def find_costs(
         )
         if choice.costs is not None:
             choice = replace(choice, costs={**choice.costs, "shift_labels": False})
-    known: Any = make_source(choice, source, samples, None)
+    alone, rounding = _split_rounding(choice)
+    known: Any = make_source(alone, source, samples, None)
     ways["num_workers"] = settings["num_workers"]
     rows: Any = CostRows(known, choice.resources)
     loader: Any = torch_data.DataLoader(rows, AT_ONCE, sampler=order, collate_fn=list, **ways)
@@ -121,9 +124,22 @@ def find_costs(
     labels = "samples" if LABEL_TOKENS in choice.resources else ""
     with suppress(Exception):  # the trial says what is broken
         first = [] if labels else first_samples(samples)
-        batched = np.size(find_child(question.collate(first), "labels")) if first else 0
-        labels = "batches" if batched > len(first) else labels
-    loads = known.decode_first
+        marked = np.size(find_child(question.collate(first), "labels")) if first else 0
+        labels = "batches" if marked > len(first) else labels
+    batched = table if known is source else rounded_costs(choice.resources, rounding, table)
     return TrialCosts(
-        KnownCosts(choice, terms, table), tuple(indexes), loads, tuple(broken), labels
-    )
+        KnownCosts(choice, terms, batched, alone=table), tuple(indexes), known.decode_first,
+        tuple(broken), labels,
+    )  # fmt: skip
+
+
+def _split_rounding(choice: Choice) -> tuple[Choice, tuple[ResourceWork, ...]]:
+    """Return a choice by which no sample is rounded up to a multiple, and what rounds them up."""
+    found_costs, sizes = choice.found_costs, choice.sizes
+    if found_costs is not None:
+        found = found_costs.found
+        sizes = tuple(ResourceWork(r.name, "padded", r.multiple, 0, r.limit) for r in found)
+        found_costs = replace(found_costs, found=tuple(replace(r, multiple=1) for r in found))
+        choice = replace(choice, costs=found_costs.to_dict())
+    alone = tuple(replace(size, multiple=1) for size in choice.sizes)
+    return replace(choice, sizes=alone), tuple(replace(size, extra=0) for size in sizes)

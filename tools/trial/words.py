@@ -25,6 +25,11 @@ def make_notes(report: Json) -> Iterator[str]:
         work = f"; {costs['work']}" if costs["work"] else ""
         of = f" The forecast is from {forecast['samples']:,} samples." if forecast else ""
         yield f"Costs: {costs['found']}{work}.{of}"
+    if forecast and report["settings"]["accumulate"] > 1 and not report["settings"]["waits"]:
+        yield (
+            "Ranks meet in each microbatch here, as in FSDP. Where they meet once a step, as in "
+            "Trainer and under DDP with no_sync, say --waits step."
+        )
     if costs["labels_shifted"]:
         yield "Each label is the next token already, which Layout(..., shift_labels=False) says."
     if broken["count"]:
@@ -39,9 +44,9 @@ def make_notes(report: Json) -> Iterator[str]:
             yield f"{LABELS[name].strip()} failed: {figures['failed']}."
     if report["unpicklable"]:
         yield (
-            f"It cannot be pickled ({report['unpicklable']}). torch's workers and ours read it "
-            "where they are forked, as on Linux up to Python 3.13. Elsewhere, and on other "
-            "machines (balancer=), neither do."
+            f"The data set or its collate_fn cannot be pickled ({report['unpicklable']}). torch's "
+            "workers and ours read it where they are forked, as on Linux up to Python 3.13. "
+            "Elsewhere, and on other machines (balancer=), neither do."
         )
 
 

@@ -187,7 +187,7 @@ def column_costs(dataset: Any, costs: FoundCosts) -> ColumnCosts | None:
     """
     known: Any = getattr(sys.modules.get("datasets"), "Dataset", ())
     # A "custom" format is a transform of the user's, whose samples are not what columns hold.
-    if not isinstance(dataset, known) or dataset.format["type"] == "custom" or not costs.found:
+    if not isinstance(dataset, known) or dataset.format["type"] == "custom" or not costs.resources:
         return None
     schema = dataset.data.schema
     names = {name for name in dataset.format["columns"] if name in schema.names}

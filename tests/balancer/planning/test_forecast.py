@@ -56,6 +56,14 @@ def test_a_padded_microbatch_takes_count_times_the_largest() -> None:
     assert told.largest_random["tokens"] == 20
 
 
+def test_what_fills_samples_up_to_a_multiple_is_padding_and_no_cost_of_packed_ones() -> None:
+    padded, rounded = config(padded=("tokens",)), np.array([[5, 12], [2, 8], [0, 4], [0, 4]])
+    told = foretold(config(), rounded, now=padded, alone=COSTS)
+    assert told.time == pytest.approx((5 + 10) / (7 + 2 * 12))
+    assert told.padding_random == pytest.approx(1 - 27 / (7 + 24 + 8))
+    assert foretold(padded, rounded, alone=COSTS).padding > 0
+
+
 def test_too_few_samples_for_a_step_come_again_and_again() -> None:
     told = foretold(config(samples_per_step=16, accumulate=4), [[0, 5], [0, 5]])
     assert (told.waiting, told.waited, told.time, told.samples) == (0, 0, 1, 2)

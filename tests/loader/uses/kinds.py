@@ -1,6 +1,7 @@
 """The three loaders that every use is tried with, and what they did, in comparable form."""
 
 import re
+import traceback
 import warnings
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -59,6 +60,8 @@ def outcome(name: str, kind: str) -> Outcome:
         try:
             return Outcome(value=seen(USES[name](LOADERS[kind])))
         except Exception as error:
+            # or it holds the iterator, and garbage collection waits 5 s for each worker
+            traceback.clear_frames(error.__traceback__)
             lines = _without_pids(str(error)).splitlines() or [""]
             text = lines[0] if len(lines) == 1 else f"{lines[0]} ... {lines[-1]}"
             return Outcome(error=f"{type(error).__name__}: {text}")

@@ -15,6 +15,8 @@ class BalancedRecipe(train_ft.TrainFinetuneRecipeForNextTokenPrediction):
 
         def build(*, dataset_len, rank, world_size):
             dataset = loader.dataset_config.build(tokenizer=tokenizer)
+            if len(dataset) != dataset_len:
+                raise ValueError("packed_sequence joins samples: leave it out, or this recipe")
             lengths = [len(dataset[index]["input_ids"]) for index in range(dataset_len)]
             microbatches = size // (loader.batch_size * world_size)
             balance = cp.Balance(

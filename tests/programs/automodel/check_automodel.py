@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.programs import harness, tiny_model
+from tests.programs import harness, tiny_model, trainers
 
 HERE = Path(__file__).parent
 PACKAGE = "tests.programs.automodel"
@@ -19,11 +19,11 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     tiny_model.write_model(folder / "model")
     tiny_model.write_conversations(folder / "train.jsonl", SAMPLES, 1)
     tiny_model.write_conversations(folder / "eval.jsonl", 16, 2)
+    for file in ("balanced.py", "sft.yaml", "trial.py"):
+        shutil.copy(HERE / file, folder)
     settings = (HERE / "sft.yaml").read_text()
-    (folder / "plain.yaml").write_text(settings)
     recipe = "TrainFinetuneRecipeForNextTokenPrediction"
     (folder / "balanced.yaml").write_text(settings.replace(recipe, "balanced.BalancedRecipe"))
-    shutil.copy(HERE / "balanced.py", folder)
     return folder
 
 
@@ -34,7 +34,7 @@ def train(folder: Path, settings: str, name: str) -> harness.Run:
 
 @pytest.fixture(scope="module")
 def plain(folder: Path) -> harness.Run:
-    return train(folder, "plain.yaml", "plain")
+    return train(folder, "sft.yaml", "plain")
 
 
 @pytest.fixture(scope="module")
@@ -62,3 +62,7 @@ def test_a_checkpoint_in_mid_epoch_goes_on_exactly(folder: Path, ours: harness.R
     shutil.copytree(checkpoint, folder / "resumed" / checkpoint.name)
     resumed = train(folder, "balanced.yaml", "resumed")
     harness.check_resumed(ours, resumed, 5)
+
+
+def test_the_trial_tells_what_is_gained(folder: Path, plain: harness.Run) -> None:
+    trainers.check_trial(trainers.try_loader(folder, SAMPLES, accumulate=2), plain)

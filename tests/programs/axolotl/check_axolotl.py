@@ -11,8 +11,10 @@ from tests.programs.trainers import (
     ResumedChecks,
     Runs,
     TrainerChecks,
+    check_trial,
     count_lines,
     run_watched,
+    try_program,
     write_data,
 )
 
@@ -50,6 +52,9 @@ class TestAxolotl(TrainerChecks):
 
     def test_it_takes_six_lines(self) -> None:
         assert count_lines("axolotl/balanced.py") <= 6
+
+    def test_the_trial_tells_what_is_gained(self, runs: Runs, data: Path) -> None:
+        check_trial(try_program(PROGRAM, data), runs.plain)
 
 
 class TestAxolotlByTokens(ResumedChecks):

@@ -9,7 +9,7 @@ import torch
 from litgpt import GPT, Config
 from litgpt.utils import save_config
 
-from tests.programs import harness, tiny_model
+from tests.programs import harness, tiny_model, trainers
 
 HERE = Path(__file__).parent
 PACKAGE = "tests.programs.litgpt"
@@ -44,35 +44,47 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
         rows = tiny_model.conversations(count, seed)
         texts = [{"instruction": row[0]["content"], "output": row[1]["content"]} for row in rows]
         (folder / "data" / f"{name}.json").write_text(json.dumps(texts))
-    shutil.copy(HERE / "balanced.py", folder)
+    for file in ("balanced.py", "trial.py"):
+        shutil.copy(HERE / file, folder)
     return folder
 
 
-def train(folder: Path, name: str, *arguments: str) -> harness.Run:
-    command = ["litgpt", "finetune_full", "model", *arguments, *ARGUMENTS, "--out_dir", name]
+def train(folder: Path, name: str, data: tuple[str, ...], *more: str) -> harness.Run:
+    command = ["litgpt", "finetune_full", "model", *data, *ARGUMENTS, *more, "--out_dir", name]
     return harness.run_program(command, folder, name, before=BEFORE)
 
 
+THEIRS = ("--data", "JSON")
 OURS = ("--data", "balanced.BalancedJSON", "--data.accumulate", "2")
 
 
 @pytest.fixture(scope="module")
 def plain(folder: Path) -> harness.Run:
-    return train(folder, "plain", "--data", "JSON")
+    return train(folder, "plain", THEIRS)
 
 
 @pytest.fixture(scope="module")
 def ours(folder: Path) -> harness.Run:
-    return train(folder, "ours", *OURS)
+    return train(folder, "ours", OURS)
 
 
 def test_the_training_is_the_same(plain: harness.Run, ours: harness.Run) -> None:
-    harness.print_comparison("litgpt", plain, ours, waits="step")
+    harness.print_comparison("litgpt", plain, ours)  # FSDP meets in each microbatch
     assert len(plain.steps) == 20
     harness.check_same_steps(plain, ours)
     harness.check_epochs(ours, SAMPLES)
     assert ours.step_samples() == plain.step_samples()
     harness.check_evaluations(plain, ours)
+
+
+def test_the_first_gradient_differs_as_means_of_other_microbatches_do(
+    plain: harness.Run, ours: harness.Run
+) -> None:
+    both = [torch.cat([g.flatten() for g in run.gradients.values()]) for run in (plain, ours)]
+    difference = (both[1] - both[0]).norm() / both[0].norm()
+    norms = [f"{run.steps[0]['gradient_norm']:.5f}" for run in (plain, ours)]
+    print(f"\nlitgpt: gradient of step 1 differs by {difference:.2%}, norms", " -> ".join(norms))
+    assert 1e-4 < difference < 0.1
 
 
 def test_a_mean_over_a_microbatch_is_warned_of(ours: harness.Run) -> None:
@@ -88,7 +100,11 @@ def test_steps_are_shorter_and_ranks_wait_as_long_as_the_plan_says(
 
 
 def test_a_checkpoint_in_mid_epoch_goes_on_exactly(folder: Path, ours: harness.Run) -> None:
-    resumed = train(folder, "resumed", *OURS, "--resume", "ours/step-000005/lit_model.pth")
+    resumed = train(folder, "resumed", OURS, "--resume", "ours/step-000005/lit_model.pth")
     harness.check_resumed(ours, resumed, 5)
     losses = [line["loss"] for line in ours.steps[5:]]
     assert [line["loss"] for line in resumed.steps] == pytest.approx(losses, rel=1e-4)
+
+
+def test_the_trial_tells_what_is_gained(folder: Path, plain: harness.Run) -> None:
+    trainers.check_trial(trainers.try_loader(folder, SAMPLES, accumulate=2), plain)

@@ -19,5 +19,6 @@ def keep_loader(trainer, *_, **__):
 def make_loader():
     Trainer.train = keep_loader
     with suppress(SystemExit):
-        tuner.run_exp(yaml.safe_load(Path("train.yaml").read_text()))
+        settings = yaml.safe_load(Path("train.yaml").read_text())
+        tuner.run_exp(settings | {"output_dir": "trial"})  # the log of the last run stays
     return loaders[0]

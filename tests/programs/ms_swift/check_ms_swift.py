@@ -45,4 +45,4 @@ class TestSwift(ResumedChecks):
         assert count_lines("ms_swift/balanced.py") <= 6
 
     def test_the_trial_tells_what_is_gained(self, runs: Runs, data: Path) -> None:
-        check_trial(try_program(PROGRAM, data), runs)
+        check_trial(try_program(PROGRAM, data), runs.plain)

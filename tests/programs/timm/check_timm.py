@@ -1,8 +1,7 @@
 """timm's train.py on two ranks: torch's loader, and ours in its place."""
 
 import json
-import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from itertools import chain
 from pathlib import Path
 from typing import Any
@@ -52,7 +51,9 @@ def test_the_training_is_the_same(folder: Path) -> None:
     assert ours == theirs
 
 
-def make_loader(folder: Path, kind: type, monkeypatch: pytest.MonkeyPatch) -> Any:
+def make_loader(
+    folder: Path, kind: type, monkeypatch: pytest.MonkeyPatch, persistent_workers: bool = False
+) -> Any:
     """Return timm's loader for training, of a class."""
     import timm.data  # not above: torchvision needs the stand-in
 
@@ -61,7 +62,7 @@ def make_loader(folder: Path, kind: type, monkeypatch: pytest.MonkeyPatch) -> An
     torch.manual_seed(0)
     return timm.data.create_loader(
         dataset, 32, 8, is_training=True, no_aug=True, num_workers=1, use_prefetcher=False,
-        persistent_workers=False,
+        persistent_workers=persistent_workers,
     )  # fmt: skip
 
 
@@ -84,12 +85,14 @@ def test_an_epoch_has_each_sample_once_and_goes_on_after_a_state(
 
 
 def test_samples_of_a_second_are_printed(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    torchs = torch.utils.data.DataLoader
-    seconds: dict[str, list[float]] = {"torch": [], "counterpoise": []}
-    for _ in range(3):
-        for name, kind in (("torch", torchs), ("counterpoise", cp.DataLoader)):
-            loader = make_loader(folder, kind, monkeypatch)
-            start = time.perf_counter()
-            assert sum(len(batch) for batch in pictures(loader)) == SAMPLES
-            seconds[name].append(time.perf_counter() - start)
-    print("\ntimm:", {name: f"{SAMPLES / min(each):.0f}/s" for name, each in seconds.items()})
+    def loop(kind: type) -> Callable[[], int]:
+        loader = make_loader(folder, kind, monkeypatch, persistent_workers=True)  # as train.py does
+
+        def count_pictures() -> int:
+            count = sum(len(images) for images, _ in loader)
+            assert count == SAMPLES
+            return count
+
+        return count_pictures
+
+    harness.print_rates("timm", loop(torch.utils.data.DataLoader), loop(cp.DataLoader))

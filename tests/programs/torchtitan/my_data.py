@@ -12,7 +12,8 @@ PACKED = cp.Layout("packed", shift_labels=False)
 def make_loader(ranks, tokenizer, seq_len, **_):
     balance = cp.Balance(
         budgets={"tokens": seq_len},
-        samples_per_step=20,
+        samples_per_step=25,
+        mode="window",
         accumulate=2,
         shapes="fixed",
         layout=PACKED,

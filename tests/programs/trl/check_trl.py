@@ -45,7 +45,7 @@ class TestSFT(ResumedChecks):
         return run_script(data, "sft")
 
     def test_the_trial_tells_what_is_gained(self, runs: Runs, data: Path) -> None:
-        check_trial(try_program(PROGRAM, data), runs)
+        check_trial(try_program(PROGRAM, data), runs.plain)
 
 
 class TestDPO(ResumedChecks):

@@ -1,11 +1,12 @@
 """verl's SFT trainer on two ranks: its own loader, and ours in a subclass."""
 
+import shutil
 from pathlib import Path
 
 import pandas
 import pytest
 
-from tests.programs import harness, tiny_model
+from tests.programs import harness, tiny_model, trainers
 
 HERE = Path(__file__).parent
 PACKAGE = "tests.programs.verl_sft"
@@ -33,6 +34,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     for name, count, seed in (("train", SAMPLES, 1), ("eval", 16, 2)):
         rows = tiny_model.conversations(count, seed)
         pandas.DataFrame({"messages": rows}).to_parquet(folder / f"{name}.parquet")
+    shutil.copy(HERE / "trial.py", folder)
     return folder
 
 
@@ -78,3 +80,7 @@ def test_a_checkpoint_in_mid_epoch_goes_on_exactly(folder: Path, ours: harness.R
     harness.check_resumed(ours, resumed, 5)
     losses = [line["loss"] for line in ours.steps[5:]]
     assert [line["loss"] for line in resumed.steps] == pytest.approx(losses, rel=1e-4)
+
+
+def test_the_trial_tells_what_is_gained(folder: Path, plain: harness.Run) -> None:
+    trainers.check_trial(trainers.try_loader(folder, SAMPLES, accumulate=1), plain, harness.tokens)

@@ -104,6 +104,12 @@ def pad_ids(samples: list[dict[str, Any]]) -> Any:
     return {"input_ids": pad(samples)["input_ids"]}
 
 
+def pad_to_64(samples: list[dict[str, Any]]) -> Any:
+    """Return ids, padded to a multiple of 64."""
+    ids = pad_ids(samples)["input_ids"]
+    return {"input_ids": torch.nn.functional.pad(ids, (0, -ids.shape[1] % 64))}
+
+
 def pad_with_new_labels(samples: list[dict[str, Any]]) -> Any:
     """Return ids, and labels that no sample has."""
     ids = pad(samples)["input_ids"]

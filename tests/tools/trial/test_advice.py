@@ -22,7 +22,7 @@ def report(
     return {
         "systems": {name: {"failed": ""} for name in steps},
         "is_stream": False,
-        "settings": {"batch_size": 8, "accumulate": 1, "workers": 2, "cores": 4},
+        "settings": {"batch_size": 8, "accumulate": 1, "waits": None, "workers": 2, "cores": 4},
         "against_torch": {"ours": {"says": ours}},
         "rates": dict.fromkeys(steps, rate),
         "needed_samples_per_s": 80.0,

@@ -43,6 +43,17 @@ def test_errors(source: str, status: int, says: str, capsys: Any) -> None:
     assert says in err
 
 
+def test_a_line_to_paste_says_when_ranks_meet(capsys: Any) -> None:
+    words = (f"{HERE}:texts", "--collate", f"{HERE}:pad", "--accumulate", "4", *LONG_STEP)
+    often, once = (json.loads(ended(capsys, *words, *w)[1]) for w in ((), ("--waits", "step")))
+    assert any("--waits step" in note for note in often["notes"])
+    assert not any("--waits step" in note for note in once["notes"])
+    assert 'cp.Balance("auto", accumulate=4, waits="step"' in once["paste"][-1]
+    assert all('waits="step"' in code for code in once["other_plans"])
+    assert not any("waits" in code for code in (often["paste"][-1], *often["other_plans"]))
+    assert once["forecast"]["waited"] < 0.8 * often["forecast"]["waited"]
+
+
 def test_a_script_gives_its_loaders_arguments(capsys: Any) -> None:
     code, out, err = ended(capsys, f"{PAGE}:make_loader", *LONG_STEP)
     assert code == 0, err

@@ -4,6 +4,7 @@ import json
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 from counterpoise.tools.cli import main
@@ -12,6 +13,7 @@ from tests.tools.trial import kinds
 
 datasets = pytest.importorskip("datasets")
 HERE = "tests.tools.trial.kinds"
+PACKED = 'cp.Balance("auto", layout="packed")'
 LENGTHS = [kinds.texts.length(index) for index in range(kinds.COUNT)]
 
 
@@ -59,10 +61,24 @@ def test_own_class_whose_batches_are_padded_needs_free_counts(capsys: Any) -> No
     assert report["forecast"]["padding_random"] == pytest.approx(padding, abs=0.08)
     assert report["verdict"].startswith("With 8 samples in every microbatch")
     assert 'balance=cp.Balance("auto", counts="free")' in report["paste"][-1]
-    packed = report["other_plans"]['cp.Balance("auto", layout="packed")']
+    packed = report["other_plans"][PACKED]
     free = report["other_plans"]['cp.Balance("auto", counts="free")']
     assert packed < free < 0.8
     run_pasted(report)
+
+
+def test_padding_to_a_multiple_is_counted_and_not_where_batches_are_packed(capsys: Any) -> None:
+    words = (f"{HERE}:texts", "--ranks", "4", "--collate")
+    padded, rounded = (tried(capsys, *words, f"{HERE}:{name}") for name in ("pad_ids", "pad_to_64"))
+    assert rounded["costs"]["work"] == "tokens padded to multiples of 64"
+    lengths = np.array([[-(-length // k) * k for length in LENGTHS] for k in (1, 64)])
+    longest, slowest = ([kinds.longest_of(row.tolist(), k) for row in lengths] for k in (8, 4 * 8))
+    told = [report["forecast"]["padding_random"] for report in (padded, rounded)]
+    assert told == pytest.approx(list(1 - lengths[0].mean() / np.array(longest)), abs=0.08)
+    assert told[1] > told[0]
+    # packed steps are the same, beside longer ones of now
+    packed = [report["other_plans"][PACKED] for report in (padded, rounded)]
+    assert packed[1] / packed[0] == pytest.approx(slowest[0] / slowest[1], abs=0.1)
 
 
 def test_labels_that_are_shifted_already_are_seen_and_said(capsys: Any) -> None:
@@ -131,7 +147,7 @@ def test_one_that_cannot_be_pickled_is_read_where_workers_are_forked(capsys: Any
     words = (f"{HERE}:locked", "--collate", f"{HERE}:join", "--ranks", "4")
     report = tried(capsys, *words, workers=1)
     assert "_thread.lock" in report["unpicklable"]
-    assert any("It cannot be pickled" in note and "neither" in note for note in report["notes"])
+    assert any("cannot be pickled" in note and "neither" in note for note in report["notes"])
     assert report["paste"][-1].endswith('balance="auto")')
 
 

@@ -44,6 +44,12 @@ def test_nested_lists_and_missing_ones_count_what_is_in_them(library: Any) -> No
     assert _has_costs_of_its_samples(library({"boxes": boxes}), ("boxes",))
 
 
+def test_labels_are_counted_in_their_column_where_nothing_else_varies(library: Any) -> None:
+    labels = [[-100] * (n % 9) + [5] * (9 - n % 9) for n in LENGTHS]
+    alike = library({"input_ids": [[1] * 9] * len(LENGTHS), "labels": labels})
+    assert _has_costs_of_its_samples(alike, ("label_tokens",))
+
+
 def test_selected_samples_keep_their_costs(library: Any) -> None:
     chosen = np.random.default_rng(1).permutation(60)[:50].tolist()
     assert _has_costs_of_its_samples(library(TOKENS).select(chosen), ("tokens", "label_tokens"))

@@ -1,5 +1,7 @@
 """Checks that a framework's optimizer steps where a balanced loader's steps end.
 
+And whether Lightning's Trainer has a batch that it has not trained on.
+
 Lightning tells a loader nothing about its Trainer, and nothing has to be attached to it; but what
 iterates over the loader is the Trainer's fit loop, so the Trainer is found among the callers. That
 is good enough to refuse, not to decide: lengths are asked for before, of loaders of validation too,
@@ -39,21 +41,30 @@ def check_lightning(loader: Any) -> None:
 
     loader: a balanced one of ours. With manual optimization the loop steps where it wants.
     """
-    trainer = _training()
-    if trainer is not None and trainer.lightning_module.automatic_optimization:
+    trainer = _find_trainer()
+    if trainer and trainer.training and trainer.lightning_module.automatic_optimization:
         ours = loader._balanced.microbatches_per_step
         check_accumulation(ours, trainer.accumulate_grad_batches, "accumulate_grad_batches")
 
 
-def _training() -> Any:
-    """Return the Trainer of Lightning that is fitting, and iterating just now; None for none."""
+def holds_a_batch() -> bool:
+    """Return whether Lightning's Trainer, if it is among the callers, has a batch in reserve.
+
+    It takes one before it trains on the one before, of loaders without len(): then it knows which
+    is the last.
+    """
+    trainer = _find_trainer()
+    return trainer is not None and bool(getattr(trainer.fit_loop._data_fetcher, "batches", ()))
+
+
+def _find_trainer() -> Any:
+    """Return the Trainer of Lightning among the callers; None for none."""
     trainers = [getattr(sys.modules.get(name), "Trainer", None) for name in MODULES]
     classes = tuple(trainer for trainer in trainers if isinstance(trainer, type))
     frame: FrameType | None = sys._getframe() if classes else None
     while frame is not None:
         owner = frame.f_locals.get("self")
         if isinstance(owner, classes):
-            trainer: Any = owner
-            return trainer if trainer.training else None
+            return owner
         frame = frame.f_back
     return None
