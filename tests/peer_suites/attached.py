@@ -46,7 +46,7 @@ def _attach(balance: str | None) -> None:
             if depth[id(trainer)] == 0 and trainer.train_dataset is not None:
                 _note(_attach_one(trainer))
 
-        kind.__init__ = init_and_attach  # type: ignore[misc]
+        kind.__init__ = init_and_attach
 
     def _attach_one(trainer: Any) -> str:
         try:
@@ -56,7 +56,7 @@ def _attach(balance: str | None) -> None:
         return ATTACHED
 
     attach_after(Trainer)
-    Trainer.__init_subclass__ = classmethod(attach_after)  # type: ignore[assignment]
+    Trainer.__init_subclass__ = classmethod(attach_after)
 
 
 def _note(line: str) -> None:

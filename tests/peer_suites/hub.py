@@ -109,7 +109,7 @@ def write_common(hub: Path) -> None:
 def write_trl(hub: Path, checkout: Path) -> None:
     """Run the scripts by which TRL made the models and data of its tests."""
     sys.path.insert(0, str(checkout))
-    models = importlib.import_module("scripts.generate_tiny_models._common")
+    models: Any = importlib.import_module("scripts.generate_tiny_models._common")
     templates = checkout / "trl/chat_templates"
 
     def write(model: Any, tokenizer: Any, _: Any, *labels: str, **__: Any) -> None:

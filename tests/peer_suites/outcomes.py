@@ -64,7 +64,7 @@ def run_checkout(
 def make_hub(checkout: Path) -> tempfile.TemporaryDirectory[str]:
     """Return a folder in which a checkout's tests find what they fetch otherwise (hub.py)."""
     hub = tempfile.TemporaryDirectory(prefix="counterpoise-hub-")
-    command = [sys.executable, "-P", _HERE / "hub.py", hub.name, checkout]
+    command = [sys.executable, "-P", str(_HERE / "hub.py"), hub.name, str(checkout)]
     environment = {**os.environ, "PYTHONPATH": str(_WATCHED), "HF_HUB_OFFLINE": "1"}
     done = subprocess.run(command, env=environment, capture_output=True, text=True)
     if done.returncode:
