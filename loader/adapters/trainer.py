@@ -83,11 +83,7 @@ def attach_trainer(
     several GPUs in one process and parallel ranks that no plan follows.
     """
     if done := getattr(getattr(trainer, "state", None), "global_step", 0):
-        tell(
-            logger,
-            f"attach_trainer() is for the next train(): {done} steps are trained already. It "
-            "belongs before trainer.train()",
-        )
+        tell(logger, f"{done} steps are trained: attach_trainer() belongs before trainer.train()")
     if loader is None:
         return _attach_theirs(trainer, eval_loader, balance, cost)
     if balance != "auto" or cost is not None:
@@ -158,9 +154,7 @@ def _use(trainer: Any, loader: Any, loss: LossScale | None = None) -> Any:
         is_stream = loss is not None and isinstance(loader.dataset, IterableDataset)
         if is_stream:
             tell(
-                logger,
-                "train_dataset is a stream, which is read as it is and not balanced: a data set "
-                "with len(), loaded without streaming=True, is balanced",
+                logger, "train_dataset is a stream, and not balanced: one without streaming=True is"
             )
         is_split = is_stream and trainer.args.world_size > 1  # or it is refused
         feed = loader if is_split else prepare_accelerate(trainer.accelerator, loader)

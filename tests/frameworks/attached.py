@@ -78,12 +78,12 @@ def test_what_no_plan_follows_is_refused(one: Pool, tmp_path: Path) -> None:
 def test_a_stream_is_read_as_it_is(one: Pool, tmp_path: Path) -> None:
     ((numbers, text),) = one.run(f"{CASES}:streamed", folder=str(tmp_path))
     assert numbers == list(range(96))
-    assert "train_dataset is a stream, which is read as it is and not balanced" in text
+    assert "train_dataset is a stream, and not balanced" in text
 
 
 def test_a_trainer_that_has_trained_is_told_what_it_can_do(one: Pool, tmp_path: Path) -> None:
     ((text, refused),) = one.run(f"{CASES}:attached_too_late", folder=str(tmp_path))
-    assert "attach_trainer() is for the next train(): 2 steps are trained already" in text
+    assert "2 steps are trained: attach_trainer() belongs before trainer.train()" in text
     assert "saved without attach_trainer()" in refused
     assert "end this run without attach_trainer()" in refused
 

@@ -80,9 +80,7 @@ def _verdict(report: Json) -> tuple[str, list[str]]:
     if reason := _explain_unknown(report):
         return reason, []
     steps, forecast = report["steps"], report["forecast"]
-    size, accumulate, waits = (
-        report["settings"][name] for name in ("batch_size", "accumulate", "waits")
-    )
+    size, accumulate, waits = map(report["settings"].get, ("batch_size", "accumulate", "waits"))
     now, then = steps["torch"]["ms"], steps["auto"]["ms"]
     free = next(code for code in report["other_plans"] if "free" in code)
     time = report["other_plans"][free]

@@ -46,11 +46,8 @@ MOST_KNOWN = 200_000
               help="Milliseconds of a step now, when its data are there.")  # fmt: skip
 @click.option("--ranks", type=COUNT, help="Data-parallel ranks of the job.  [8, or the script's]")
 @click.option("--accumulate", type=COUNT, default=1, help="Microbatches of a rank in a step.  [1]")
-@click.option(
-    "--waits",
-    type=click.Choice(get_args(Waits)),
-    help="When ranks meet: in each microbatch, or once a step (no_sync, Trainer).  [microbatch]",
-)
+@click.option("--waits", type=click.Choice(get_args(Waits)),
+              help="Ranks meet in each microbatch, or once (no_sync).  [microbatch]")  # fmt: skip
 @click.option("--workers", type=click.IntRange(min=0), help="Workers.  [4, or the script's]")
 @click.option("--seconds", type=COUNT, default=60, help="About how long it takes in all.  [60]")
 @click.option("--out", type=FILE, help="Write the report as a page (HTML), too.")

@@ -26,10 +26,7 @@ def make_notes(report: Json) -> Iterator[str]:
         of = f" The forecast is from {forecast['samples']:,} samples." if forecast else ""
         yield f"Costs: {costs['found']}{work}.{of}"
     if forecast and report["settings"]["accumulate"] > 1 and not report["settings"]["waits"]:
-        yield (
-            "Ranks meet in each microbatch here, as in FSDP. Where they meet once a step, as in "
-            "Trainer and under DDP with no_sync, say --waits step."
-        )
+        yield "Ranks meet in each microbatch here, as in FSDP. Trainer's meet once: --waits step."
     if costs["labels_shifted"]:
         yield "Each label is the next token already, which Layout(..., shift_labels=False) says."
     if broken["count"]:
