@@ -18,8 +18,8 @@ from rich.table import Table
 
 from counterpoise import Balance, DataLoader, Ranks, TarDataset
 from counterpoise.balancer.planning.kernels.arrays import Int64
-from counterpoise.sched.render.elements import add, add_axis, document, new_picture
 from counterpoise.sched.render.palette import make_theme_css
+from counterpoise.sched.render.svg import add, add_axis, document, new_picture
 from counterpoise.tools.console.reporting import emit, progress_console
 from counterpoise.tools.demo.data import ensure_demo_data
 from counterpoise.workers import Selection, VisionLanguage

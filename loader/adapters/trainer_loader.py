@@ -131,10 +131,7 @@ def _check_stream(trainer: Any, stream: Any) -> None:
 
 
 def _read_order(theirs: TorchLoader[Any], trainer: Any) -> tuple[dict[str, Any], int]:
-    """Return the fields of a loader that samplers say, and the order's seed.
-
-    ValueError, with its name, for a sampler that no plan follows.
-    """
+    """Return the fields that samplers say, and the seed; ValueError, with its name, for others."""
     args, batches = trainer.args, theirs.batch_sampler
     sampler: Any = theirs.sampler if type(batches) is BatchSampler else batches
     kind = type(sampler)

@@ -1,7 +1,5 @@
 """Checks that a framework's optimizer steps where a balanced loader's steps end.
 
-And whether Lightning's Trainer has a batch that it has not trained on.
-
 Lightning tells a loader nothing about its Trainer, and nothing has to be attached to it; but what
 iterates over the loader is the Trainer's fit loop, so the Trainer is found among the callers. That
 is good enough to refuse, not to decide: lengths are asked for before, of loaders of validation too,
@@ -48,10 +46,9 @@ def check_lightning(loader: Any) -> None:
 
 
 def holds_a_batch() -> bool:
-    """Return whether Lightning's Trainer, if it is among the callers, has a batch in reserve.
+    """Return whether Lightning's Trainer, if among the callers, has a batch in reserve.
 
-    It takes one before it trains on the one before, of loaders without len(): then it knows which
-    is the last.
+    Of loaders without len() it takes one more than it trains on, to know which is the last.
     """
     trainer = _find_trainer()
     return trainer is not None and bool(getattr(trainer.fit_loop._data_fetcher, "batches", ()))

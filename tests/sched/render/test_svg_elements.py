@@ -2,8 +2,8 @@
 
 from xml.etree import ElementTree
 
-from counterpoise.sched.render.elements import add, document, new_picture
 from counterpoise.sched.render.palette import make_theme_css
+from counterpoise.sched.render.svg import add, document, new_picture
 
 WORDS = "<b> & \"quoted\" 'words'"
 
