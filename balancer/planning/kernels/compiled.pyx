@@ -21,7 +21,6 @@ cdef extern from *:
 sources = COUNTERPOISE_SOURCES.decode()
 
 include "assign.py"
-include "excess.py"
 include "swap.py"
 include "isf.py"
 include "level.py"

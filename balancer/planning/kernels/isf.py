@@ -9,12 +9,9 @@ from . import cython
 
 if not cython.compiled:
     from .arrays import Flag, Int, Matrix, Vector, Word
+    from .swap import _BITS, _MIX, _STEP
 
-# splitmix64's constants, and all 64 bits of its numbers, which wrap
-_WEYL = cython.declare(Word, 0x9E3779B97F4A7C15)
-_FIRST_MIX = cython.declare(Word, 0xBF58476D1CE4E5B9)
 _LAST_MIX = cython.declare(Word, 0x94D049BB133111EB)
-_ALL_BITS = cython.declare(Word, 0xFFFFFFFFFFFFFFFF)
 
 
 def shuffle(items: Vector, seed: Word) -> None:
@@ -22,9 +19,9 @@ def shuffle(items: Vector, seed: Word) -> None:
     state: Word = seed
     with cython.nogil:
         for last in range(items.shape[0] - 1, 0, -1):
-            state = (state + _WEYL) & _ALL_BITS
-            mixed: Word = (state ^ (state >> 30)) * _FIRST_MIX & _ALL_BITS
-            mixed = (mixed ^ (mixed >> 27)) * _LAST_MIX & _ALL_BITS
+            state = (state + _STEP) & _BITS
+            mixed: Word = (state ^ (state >> 30)) * _MIX & _BITS
+            mixed = (mixed ^ (mixed >> 27)) * _LAST_MIX & _BITS
             mixed = mixed ^ (mixed >> 31)
             partner: Int = mixed % (last + 1)
             moved = items[last]

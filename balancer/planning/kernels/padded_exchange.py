@@ -12,6 +12,7 @@ from . import cython
 
 if not cython.compiled:
     from .arrays import Flag, Int, Matrix, Slots, Vector
+    from .swap import exchange
 
 
 def even_out(
@@ -30,6 +31,7 @@ def even_out(
     groups = counts.shape[0]
     loads: Matrix = np.zeros((groups, 2), dtype=np.int64)  # padded and added, of each group
     heads: Matrix = np.zeros((groups, 2), dtype=np.int64)  # the largest and the second largest
+    none: Matrix = np.zeros((groups, 0), dtype=np.int64)  # of sums: both groups are weighed anew
     changes: Int = 0
     failed: Int
     partner: Int
@@ -56,7 +58,7 @@ def even_out(
                     continue
                 failed = 0
                 changes += 1
-                hand_over(items, start, counts, high, partner, give, take)
+                exchange(items, start, counts, none, none, high, partner, give, take)
                 weigh(items, start, counts, padded, added, high, loads, heads)
                 weigh(items, start, counts, padded, added, partner, loads, heads)
     return changes
@@ -184,24 +186,6 @@ def fits(
         if (count * largest if is_padded[r] else whole) > budgets[r]:
             return False
     return True
-
-
-@cython.cfunc
-@cython.nogil
-@cython.exceptval(check=False)
-def hand_over(
-    items: Vector, start: Vector, counts: Vector, high: Int, partner: Int, give: Int, take: Int
-) -> cython.void:
-    """Exchange the samples at two places; with take -1 the one given moves to the other's end."""
-    sent = items[give]
-    if take >= 0:
-        items[give] = items[take]
-        items[take] = sent
-        return
-    counts[high] -= 1
-    items[give] = items[start[high] + counts[high]]
-    items[start[partner] + counts[partner]] = sent
-    counts[partner] += 1
 
 
 @cython.cfunc

@@ -16,6 +16,11 @@ for the few groups in the tail, and the difference between it and the others. Af
 been used once, partners are shifted by a random amount of up to an eighth of all groups, so that
 a pair without a good exchange is not tried again and again.
 
+Squares of deviations count a group that is far below the mean as much as one that is far above it.
+But only what is above makes others wait: a group with one very long text should have few images and
+no more text than others, while squares would rather have it a little over in one and a little under
+in the other. So the last rounds look at squared *excess*, what is above the mean, alone.
+
 Costs are scaled (`problem.loads.scale_costs`), so squares fit in 64 bits.
 """
 
@@ -25,7 +30,6 @@ from . import cython
 
 if not cython.compiled:
     from .arrays import Flag, Int, Matrix, Slots, Vector, Word
-    from .excess import find_excess_exchange
 
 # The views, in the order of rounds: round % VIEWS is one of these.
 VIEWS = cython.declare(Int, 4)
@@ -42,6 +46,9 @@ _RUN = cython.declare(Int, 16)  # places sorted by insertion, before runs are me
 _SPREAD = cython.declare(Int, 8)  # partners are shifted by up to an eighth of the groups
 # rounds without an exchange, two of each view, after which no more are tried
 _QUIET = cython.declare(Int, 8)
+_MEAN = cython.declare(Int, 2**20)  # of scaled loads (`problem.loads.scale_costs`)
+# excess is cut here, so that sums of squares stay in 64 bits
+_MOST_EXCESS = cython.declare(Int, 2**27)
 # splitmix64's constants, and all 64 bits of its numbers, which wrap
 _STEP = cython.declare(Word, 0x9E3779B97F4A7C15)
 _MIX = cython.declare(Word, 0xBF58476D1CE4E5B9)
@@ -56,8 +63,8 @@ def two_ended(
 
     costs (n, resources), budgets (resources,), active: numbers of the groups that take part.
     moves: items may also go one way. At most `candidates` items of a group are tried in a pair.
-    From round `excess_from` on only what is above the mean counts (kernels/excess.py). Changes
-    slots; returns the number of exchanges made.
+    From round `excess_from` on only what is above the mean counts. Changes slots; returns the
+    number of exchanges made.
     """
     items: Vector = slots.items
     start: Vector = slots.start
@@ -84,16 +91,10 @@ def two_ended(
             for x in range(size // 2):
                 bottom, top = find_pair(x, size, turn, mixed, low_end_farther)
                 high, low = active[ends[top]], active[ends[bottom]]
-                if turn >= excess_from:
-                    give, take = find_excess_exchange(
-                        items, start, counts, loads, costs, budgets, high, low, turn, moves,
-                        candidates,
-                    )  # fmt: skip
-                else:
-                    give, take = best_exchange(
-                        items, start, counts, loads, costs, budgets, high, low, gap, turn, moves,
-                        candidates,
-                    )  # fmt: skip
+                give, take = best_exchange(
+                    items, start, counts, loads, costs, budgets, high, low, gap, turn, moves,
+                    candidates, turn >= excess_from,
+                )  # fmt: skip
                 if can_exchange(start, counts, high, low, give, take):
                     exchange(items, start, counts, loads, costs, high, low, give, take)
                     changes += 1
@@ -234,13 +235,21 @@ def find_pair(x: Int, size: Int, turn: Int, random: Word, low_end_farther: Flag)
 @cython.exceptval(check=False)
 def best_exchange(
     items: Vector, start: Vector, counts: Vector, loads: Matrix, costs: Matrix, budgets: Vector,
-    high: Int, low: Int, gap: Vector, turn: Int, moves: Flag, candidates: Int,
+    high: Int, low: Int, gap: Vector, turn: Int, moves: Flag, candidates: Int, by_excess: Flag,
 ) -> tuple[Int, Int]:  # fmt: skip
     """Return the places in slots of the items that high gives and low gives back; -1 for none.
 
-    (-1, -1) if no exchange lowers the squares within budgets. Of groups with more than
-    `candidates` items, the round number decides which are tried. gap (resources,) is scratch.
+    (-1, -1) if no exchange lowers the squares, of loads or of excess, within budgets. Of groups
+    with more than `candidates` items, the round number decides which are tried. gap (resources,) is
+    scratch.
     """
+    best: Int = 0
+    give: Int = -1
+    take: Int = -1
+    if by_excess:
+        best = squared_excess_after(loads, costs, budgets, high, low, -1, -1)
+        if best <= 0:
+            return give, take
     for r in range(costs.shape[1]):
         gap[r] = min(max(loads[high, r] - loads[low, r], -_DIFFERENCE), _DIFFERENCE)
     first_high = start[high] + turn % max(1, counts[high] - candidates + 1)
@@ -248,16 +257,18 @@ def best_exchange(
     # Index -1 is no item: then the other one moves, unless it is its group's only one.
     from_high = -1 if moves and counts[low] > 1 else 0
     from_low = -1 if moves and counts[high] > 1 else 0
-    best: Int = 0
-    give: Int = -1
-    take: Int = -1
     for p in range(from_high, min(counts[high], candidates)):
         sent = items[first_high + p] if p >= 0 else -1
         for q in range(from_low if p >= 0 else 0, min(counts[low], candidates)):
             taken = items[first_low + q] if q >= 0 else -1
-            change = change_of_squares(loads, costs, budgets, gap, high, low, sent, taken)
-            if change < best:
-                best = change
+            if by_excess:
+                after = squared_excess_after(loads, costs, budgets, high, low, sent, taken)
+                is_better: Flag = 0 <= after < best
+            else:
+                after = change_of_squares(loads, costs, budgets, gap, high, low, sent, taken)
+                is_better = after < best
+            if is_better:
+                best = after
                 give = first_high + p if p >= 0 else -1
                 take = first_low + q if q >= 0 else -1
     return give, take
@@ -281,6 +292,25 @@ def change_of_squares(
         if loads[high, r] - by > budgets[r] or loads[low, r] + by > budgets[r]:
             return 0
     return change
+
+
+@cython.cfunc
+@cython.nogil
+@cython.exceptval(check=False)
+def squared_excess_after(
+    loads: Matrix, costs: Matrix, budgets: Vector, high: Int, low: Int, sent: Int, taken: Int
+) -> Int:
+    """Return both groups' squared excess after an exchange (item -1: none); -1 over budgets."""
+    squared_excess: Int = 0
+    for r in range(costs.shape[1]):
+        by = compute_shift(costs, sent, taken, r)
+        new_high, new_low = loads[high, r] - by, loads[low, r] + by
+        if new_high > budgets[r] or new_low > budgets[r]:
+            return -1
+        high_excess: Int = min(max(new_high - _MEAN, 0), _MOST_EXCESS)
+        low_excess: Int = min(max(new_low - _MEAN, 0), _MOST_EXCESS)
+        squared_excess += high_excess * high_excess + low_excess * low_excess
+    return squared_excess
 
 
 @cython.cfunc

@@ -6,7 +6,6 @@ import pytest
 from counterpoise.balancer.planning.grouping.groups import make_slots
 from counterpoise.balancer.planning.kernels import swap
 from counterpoise.balancer.planning.kernels.arrays import Slots
-from counterpoise.balancer.planning.kernels.excess import find_excess_exchange
 from tests.balancer.planning.kernels import plain
 
 MASK = 2**64 - 1
@@ -41,10 +40,9 @@ def test_the_best_exchange_is_the_best_of_all(measure: object, moves: bool) -> N
         expected = places(slots, 1, 2, plain.best_exchange(
             groups, costs, budgets.tolist(), 1, 2, seed, moves, candidates, measure,  # type: ignore[arg-type]
         ))  # fmt: skip
-        if measure is plain.squares:
-            given = swap.best_exchange(*slots, costs, budgets, 1, 2, gap, seed, moves, candidates)
-        else:
-            given = find_excess_exchange(*slots, costs, budgets, 1, 2, seed, moves, candidates)
+        given = swap.best_exchange(
+            *slots, costs, budgets, 1, 2, gap, seed, moves, candidates, measure is plain.excess
+        )
         assert tuple(map(int, given)) == expected, seed
         found.append(expected)
     one_way = [pair for pair in found if pair[0] < 0 <= pair[1] or pair[1] < 0 <= pair[0]]
