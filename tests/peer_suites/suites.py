@@ -105,7 +105,11 @@ _TRANSFORMERS = CheckoutSuite(
     tuple(f"tests/trainer/test_trainer_{name}.py" for name in ("data", "resume", "evaluation")),
     drivers=("drive_transformers.py",), has_hub=True,
 )  # fmt: skip
-_TRL = CheckoutSuite("trl", "trl", ("tests/test_sft_trainer.py",), has_hub=True)
+# Left out are losses and collators alone, which have no loader, and models with pictures.
+_TRL = CheckoutSuite(
+    "trl", "trl", ("tests/test_sft_trainer.py",), has_hub=True,
+    selected="TestSFTTrainer and not TestSFTTrainerSlow and not vlm",
+)  # fmt: skip
 # Left out are 256 tests of prompts, which differ in what the model is fed alone.
 _SENTENCES = CheckoutSuite(
     "sentence-transformers", "sentence-transformers", ("tests/samplers", "tests/test_trainer.py"),
