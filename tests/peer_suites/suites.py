@@ -80,7 +80,7 @@ _SPEECHBRAIN = (
 )  # fmt: skip
 _COMPOSER = (
     "test_events", "test_state", "trainer/test_dataspec", "trainer/test_predict",
-    "trainer/test_scale_schedule", "trainer/test_trainer", "trainer/test_trainer_eval",
+    "trainer/test_trainer_eval",
 )  # fmt: skip
 # test_dataloader reads from the network, and waits for ever where there is none.
 _WEBDATASET = (
