@@ -56,7 +56,7 @@ def compare(
         wrong.append("no trainer had a loader of ours")
     return Comparison(
         suite=suite,
-        notes=notes or {},
+        notes=dict(notes or {}),  # asdict() makes other counts of a Counter
         counted=len(counted),
         passed=len(counted) - len(failing),
         excepted={test: why for test, why in exceptions.items() if test in failing},

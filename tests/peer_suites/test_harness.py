@@ -1,5 +1,6 @@
 """`make peer-suites`: the swap changes imports only, and every test is counted once."""
 
+from collections import Counter
 from dataclasses import replace
 from pathlib import Path
 
@@ -205,8 +206,9 @@ def test_a_driver_of_scripts_has_the_same_names_in_each_run(tmp_path: Path) -> N
 
 def test_trainers_are_told_and_at_least_one_has_a_loader_of_ours() -> None:
     control = {"a": "passed"}
-    found = compare("any", control, control, {}, {attached.ATTACHED: 3, "streams": 1})
+    found = compare("any", control, control, {}, Counter({attached.ATTACHED: 3, "streams": 1}))
     assert found.good
+    assert found.as_json()["notes"] == {attached.ATTACHED: 3, "streams": 1}
     assert render(found).splitlines()[1:] == ["  3 trainers: attached", "  1 trainers: streams"]
     assert not compare("any", control, control, {}, {"streams": 1}).good
 
