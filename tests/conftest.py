@@ -67,12 +67,20 @@ settings.register_profile(
 settings.load_profile("counterpoise")
 
 
-# Tests that train on a pool of ranks, with a server that has imported what these need: ten seconds
-# of a core for each process of pytest that runs one.
-_WITH_RANKS = (
-    *("tests/sched/runtime/", "tests/loader/step/dispatch/"),
-    "tests/loader/test_partition_across.py",
-)
+# Files of which one process of pytest runs all: what they share is made once. A pool of ranks, with
+# a server that has imported what these need, takes ten seconds of a core; the graph of all modules,
+# and what loops import, some.
+_TOGETHER = {
+    "tests/sched/runtime/": "ranks", "tests/loader/step/dispatch/": "ranks",
+    "tests/loader/test_partition_across.py": "ranks", "tests/test_layers.py": "modules",
+    "tests/test_public_interface.py": "modules", "tests/test_size.py": "modules",
+    "tests/test_structure.py": "modules",
+}  # fmt: skip
+
+
+def _scope_of(name: str) -> str | None:
+    """Return the name of what tests share, given a test's."""
+    return next((scope for start, scope in _TOGETHER.items() if name.startswith(start)), None)
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
@@ -80,24 +88,22 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     if _OLDEST:
         items[:] = [item for item in items if not _NOT_WITH_OLDEST.search(item.nodeid)]
     slow = {item.path for item in items if item.get_closest_marker("slow")}
-    items.sort(key=lambda item: (not item.nodeid.startswith(_WITH_RANKS), item.path not in slow))
+    items.sort(key=lambda item: (_scope_of(item.nodeid) != "ranks", item.path not in slow))
 
 
 @pytest.hookimpl(optionalhook=True)
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
-    """Give each file to one process, and all files with ranks to the same one."""
+    """Give each file to one process, and those that share something to the same one."""
     if config.getvalue("dist") != "loadfile":
         return None
     # here: programs of tests/programs are tested without xdist
     from xdist.scheduler import LoadFileScheduling
 
-    class RanksTogether(LoadFileScheduling):
+    class SharedScheduling(LoadFileScheduling):
         def _split_scope(self, nodeid: str) -> str:
-            if nodeid.startswith(_WITH_RANKS):
-                return "ranks"
-            return super()._split_scope(nodeid)
+            return _scope_of(nodeid) or super()._split_scope(nodeid)
 
-    return RanksTogether(config, log)
+    return SharedScheduling(config, log)
 
 
 def pytest_collection_finish() -> None:

@@ -17,7 +17,6 @@ import numpy as np
 
 from counterpoise.balancer.planning.grouping.isf import isf
 from counterpoise.balancer.planning.kernels.arrays import Int64
-from counterpoise.balancer.planning.problem.metrics import dist_ratio
 from counterpoise.balancer.planning.problem.shuffle import permutation
 from counterpoise.sched.planners.recompute import modelled_stages, plan_recompute
 from counterpoise.sched.planners.stage_split import BASELINES, Sizes, balanced_partition, step_timer
@@ -62,7 +61,7 @@ class Batches:
     def ratios(self) -> dict[str, float]:
         """Return DistRatio of tiles and of tokens, by the papers' names."""
         names = ("DistRatio, ViT", "DistRatio, LLM")
-        return {name: dist_ratio(self.loads[..., at]) for at, name in enumerate(names)}
+        return {name: epochs.dist_ratio(self.loads[..., at]) for at, name in enumerate(names)}
 
     @property
     def mean(self) -> dict[str, int]:

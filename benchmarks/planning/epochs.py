@@ -29,6 +29,20 @@ from . import randomness
 from .costs import CostTable
 
 
+def dist_ratio(loads: Int64) -> float:
+    """Return the mean share of waiting over rows (steps, ranks): 1 - mean / max of each row.
+
+    OmniBal (2025), §4.1, equation 2; rows without any load count as even.
+
+    >>> dist_ratio(np.array([[4, 2], [3, 3]]))
+    0.125
+    """
+    if not len(loads):
+        return 0.0
+    top = loads.max(axis=1)
+    return float(np.mean(1 - loads.mean(axis=1) / np.maximum(top, 1) - (top == 0)))
+
+
 @dataclass(frozen=True, slots=True)
 class TimedPlan:
     """Groups of sample numbers, and rows (m, ranks) of group numbers that run side by side.
@@ -204,9 +218,7 @@ def measure(table: CostTable, config: PlanConfig, plan: TimedPlan) -> dict[str, 
     padded = [lengths[group].tolist() for group in plan.groups[:50_000]]
     limits = budget_array(config.budgets)
     return {
-        "dist_ratio": {
-            name: metrics.dist_ratio(side[..., k]) for k, name in enumerate(table.resources)
-        },
+        "dist_ratio": {name: dist_ratio(side[..., k]) for k, name in enumerate(table.resources)},
         "efficiency": metrics.efficiency(encoder, llm),
         "pad_ratio": pad_ratio(padded),
         "left_over": plan.left_over,

@@ -4,9 +4,8 @@ There is one format for the three that write one; `kind` says which it was. All 
 format's version, the shuffle's seed and the data's identity; the kinds that plan also hold what
 decides the plan. A ledger says what `next()` has returned, never what was only prefetched.
 
-Who reads one back believes nothing in it: types and ranges of all fields are checked, and by one
-digest that none was changed; the modules of the positions compare them with the loader and its
-data. Every error is a ValueError that says what is wrong.
+Who reads one back believes nothing in it: types and ranges are checked, and by a digest that no
+field was changed; the modules of the positions compare them with the loader and its data.
 """
 
 import hashlib
@@ -42,6 +41,7 @@ _APART = ("version", "kind", CHECK)
 _STATES = ("sampler", "iterator", "dataset")
 # In errors, for the field `digest`, which no user gives.
 PLAN_OPTIONS = "ranks, budgets and other options of the plan"
+STEP = "samples_per_step (auto's is batch size x accumulated batches x ranks)"
 GROWING = "DataLoader(growing_data=True)"
 
 
@@ -302,12 +302,9 @@ def parse_ledger(state: Any) -> Ledger:
 
 def check_same(ledger: Ledger, current: Mapping[str, object]) -> None:
     """Raise ValueError with the names of fields that differ from what the loader has now."""
-    differing = [name for name, value in current.items() if getattr(ledger, name) != value]
-    if differing:
-        pairs = (f"{n} was {getattr(ledger, n)!r} and is {current[n]!r}" for n in differing)
-        same = ", ".join(differing).replace("digest", PLAN_OPTIONS)
-        if "samples_per_step" in differing:
-            same += ' (with "auto" it is batch size x accumulated batches x ranks)'
+    if other := [name for name, value in current.items() if getattr(ledger, name) != value]:
+        pairs = (f"{n} was {getattr(ledger, n)!r} and is {current[n]!r}" for n in other)
+        same = ", ".join(other).replace("digest", PLAN_OPTIONS).replace("samples_per_step", STEP)
         raise ValueError(
             f"the ledger belongs to another order of samples ({'; '.join(pairs)}): resume with "
             f"the same {same}"

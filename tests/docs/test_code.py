@@ -62,11 +62,18 @@ NOT_RUN = {
     "my_data:transform": "a module of the reader's; tests/tools/analyze uses one",
 }
 FRAMEWORKS = (
-    ("transformers.trainer", "lightning", "torch.distributed.pipelining")
+    (
+        *("transformers.trainer", "trl.trainer.sft_trainer", "datasets", "lightning"),
+        *("torch.distributed.pipelining", "torch.distributed.fsdp", "torch._dynamo"),
+        "torch.distributed.tensor.parallel",
+    )
     if find_spec("transformers")
     else ()
 )
-USES_FRAMEWORKS = re.compile(r"transformers|trl|lightning|accelerate|hf_pipeline|pipelining")
+USES_FRAMEWORKS = re.compile(
+    r"transformers|trl|datasets|lightning|accelerate|pipelining|sched\.runtime"
+    r"|readers\.(runtime|edit_own_loop)|hf_p(ipeline|rocessor)"
+)
 SAMPLES = 540
 PROFILE = {
     "placement": [0, 1, 2, 3],

@@ -25,11 +25,13 @@ def run_script(name: str, out: Path, *args: object, processes: int = PROCESSES) 
     """Run one of the scripts; a script that fails, fails the test."""
     if not (SCRIPTS / name).exists():
         pytest.skip(f"this checkout has no {name}")
-    command = [sys.executable, "-m", "torch.distributed.run", "--standalone"]
-    words = [f"--nproc-per-node={processes}", START, SCRIPTS / name, "--output_dir", out, *args]
-    command += map(str, words)
+    command: list[object] = [sys.executable, "-m", "torch.distributed.run", "--standalone"]
+    command += [f"--nproc-per-node={processes}", START, SCRIPTS / name, "--output_dir", out, *args]
     environment = {**os.environ, "CUDA_VISIBLE_DEVICES": "", "ACCELERATE_USE_CPU": "true"}
-    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=LIMIT_S)
+    done = subprocess.run(
+        [str(part) for part in command], env=environment, capture_output=True, text=True,
+        timeout=LIMIT_S,
+    )  # fmt: skip
     assert done.returncode == 0, done.stderr[-LOG_TAIL:]
 
 

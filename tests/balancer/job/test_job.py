@@ -71,13 +71,15 @@ def run_setting(seed: int, faults: bool = True) -> None:
     cluster.end()
 
 
-@pytest.mark.parametrize("start", range(0, 40, 20))
+@pytest.mark.parametrize("start", [0, pytest.param(20, marks=pytest.mark.long)])
 def test_a_job_hands_out_what_a_local_loop_does(start: int) -> None:
     for seed in range(start, start + 20):
         run_setting(seed, faults=False)
 
 
-@pytest.mark.parametrize("start", range(0, 100, 25))
+@pytest.mark.parametrize(
+    "start", [0, 25, *(pytest.param(start, marks=pytest.mark.long) for start in (50, 75))]
+)
 def test_a_job_does_so_whatever_its_network_and_processes_do(start: int) -> None:
     for seed in range(start, start + 25):
         run_setting(seed)

@@ -5,6 +5,7 @@ import json
 import numpy as np
 import pytest
 
+from benchmarks.planning.epochs import dist_ratio
 from counterpoise.balancer.planning.ordering.by_config import make_evaluator, pass_times
 from counterpoise.balancer.planning.problem import metrics
 from counterpoise.balancer.planning.problem.loads import UNLIMITED, common_unit, scale_costs
@@ -43,9 +44,10 @@ def test_a_list_that_leaves_out_a_stage_is_refused(kind: str, count: int) -> Non
 
 def test_metrics_of_even_and_empty_plans() -> None:
     even = np.full((3, 4), 7)
-    assert metrics.dist_ratio(even) == 0
+    assert dist_ratio(even) == 0
+    assert dist_ratio(np.array([[4, 2], [3, 3]])) == 0.125
     assert metrics.efficiency(even, even) == 1
-    assert metrics.dist_ratio(np.zeros((2, 2), dtype=np.int64)) == 0
+    assert dist_ratio(np.zeros((2, 2), dtype=np.int64)) == 0
     assert metrics.efficiency(np.zeros((1, 2), dtype=int), np.zeros((1, 2), dtype=int)) == 1
 
 

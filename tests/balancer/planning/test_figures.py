@@ -6,12 +6,13 @@ from typing import Any
 import numpy as np
 import pytest
 
+from benchmarks.planning.epochs import dist_ratio
 from counterpoise.balancer.planning.grouping.groups import members
 from counterpoise.balancer.planning.grouping.isf import isf
 from counterpoise.balancer.planning.planner import make_planner
 from counterpoise.balancer.planning.problem.config import PlanConfig, Window
 from counterpoise.balancer.planning.problem.loads import budget_array, group_loads, least_groups
-from counterpoise.balancer.planning.problem.metrics import dist_ratio, efficiency
+from counterpoise.balancer.planning.problem.metrics import efficiency
 from counterpoise.balancer.planning.problem.shuffle import permutation
 
 BUDGETS = {"calibrated_1200k": (9, 4096), "calibrated_665k": (9, 4096), "skewed_1200k": (14, 5120)}

@@ -87,6 +87,13 @@ def test_the_first_gradient_differs_as_means_of_other_microbatches_do(
     assert 1e-4 < difference < 0.1
 
 
+def test_means_of_single_samples_have_the_same_loss_and_gradient(folder: Path) -> None:
+    options = ("--train.micro_batch_size", "1", "--train.max_steps", "1")
+    plain = train(folder, "plain_1", THEIRS, *options)
+    ours = train(folder, "ours_1", OURS, "--data.accumulate", "8", *options)
+    harness.check_first_step(plain, ours)
+
+
 def test_a_mean_over_a_microbatch_is_warned_of(ours: harness.Run) -> None:
     assert "a mean over a microbatch's tokens" in ours.log.replace("\n", " ")
 

@@ -47,7 +47,9 @@ def test_each_option_is_within_1e5_of_double_precision(
 
 @pytest.mark.parametrize("ranks", [1, 2, 4, 8])
 @pytest.mark.parametrize("algorithm", ALGORITHMS)
-@pytest.mark.parametrize("seed", range(12))
+@pytest.mark.parametrize(
+    "seed", [*range(4), *(pytest.param(seed, marks=pytest.mark.long) for seed in range(4, 12))]
+)
 def test_any_shape_on_any_number_of_ranks_in_any_order(
     ranks: int, algorithm: str, seed: int
 ) -> None:
