@@ -167,7 +167,8 @@ class _Sums:
         self.costs = costs if config.padded else alone
         self.samples, self.time, self.work, self.filled = 0, 0.0, 0.0, 0
         self._by_sample = sample_work(config, self.costs)
-        self._unpadded = sum(sample_work(config, alone), np.zeros(len(costs), np.int64))
+        alone_work = self._by_sample if alone is self.costs else sample_work(config, alone)
+        self._unpadded = sum(alone_work, np.zeros(len(costs), np.int64))
         self._largest = np.zeros(len(config.resources), np.int64)
 
     def add(self, chosen: npt.NDArray[np.intp], cell_of: Int64, cells: int) -> None:
@@ -212,14 +213,14 @@ def forecast(
         batch_size: of the loop as it is.
         now: the loop as it is, where its batches are made otherwise.
         alone: what samples cost where none is rounded up; default: costs.
-        most_samples: that are planned.
-        most_steps: that are planned.
+        most_samples, most_steps: that are planned.
     """
     if config.oversize == "error":  # the run says so, when the sample's turn comes
         config = replace(config, oversize="refuse")
     size = config.samples_per_step
     drawn = _draw_steps(len(costs), size, config.seed, most_samples, most_steps)
-    steps = costs[drawn], (costs if alone is None else alone)[drawn]
+    batched = costs[drawn]
+    steps = batched, batched if alone is None else alone[drawn]
     planned, random = _Sums(config, *steps), _Sums(now or config, *steps)
     batches = list(chain.from_iterable(plan_windows(config, planned.costs)))
     # A window leaves a last step that is shorter than others.
