@@ -103,7 +103,7 @@ class BatchIterator:
 
     def _begin(self) -> None:
         if not self._begun:
-            if not LIGHTNING.isdisjoint(sys.modules):
+            if not sys.modules.keys().isdisjoint(LIGHTNING):
                 from .step.accumulation import check_lightning  # here: other loops need none
 
                 check_lightning(self._loader)

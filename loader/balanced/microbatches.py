@@ -50,7 +50,7 @@ logger = logging.getLogger(__name__)
 
 Holes = tuple[int, ...]
 Place = tuple[int, int, int]
-LIGHTNING = frozenset(("lightning", "pytorch_lightning"))
+LIGHTNING = ("lightning", "pytorch_lightning")
 NOT_KNOWN = "of a stream the number of samples, and so of steps, is not known"
 
 
@@ -269,7 +269,7 @@ class BalancedLoader:
         position, epoch, data = self._resume or self.position, self.epoch, self.data()
         if after is not None:
             position, epoch = checked_after(after.after, self.ledger_per_rank), after.epoch
-        elif self._resume is None and not LIGHTNING.isdisjoint(sys.modules):
+        elif self._resume is None and not sys.modules.keys().isdisjoint(LIGHTNING):
             from ..step.accumulation import holds_a_batch  # here: other loops need none
 
             position = self.before if holds_a_batch() else position
