@@ -46,6 +46,7 @@ class Odd(Texts):
 pictures: Any = Pictures(COUNT)
 unlabelled: Any = Texts(COUNT, labels=False)
 long: Any = Texts(1024)
+few: Any = Texts(64)  # all are measured, however short the trial is
 texts: Any = Texts(COUNT)
 locked: Any = Locked(COUNT)
 shifted: Any = Shifted(COUNT)

@@ -68,17 +68,17 @@ def test_own_class_whose_batches_are_padded_needs_free_counts(capsys: Any) -> No
 
 
 def test_padding_to_a_multiple_is_counted_and_not_where_batches_are_packed(capsys: Any) -> None:
-    words = (f"{HERE}:texts", "--ranks", "4", "--collate")
+    words = (f"{HERE}:few", "--ranks", "2", "--collate")
     padded, rounded = (tried(capsys, *words, f"{HERE}:{name}") for name in ("pad_ids", "pad_to_64"))
     assert rounded["costs"]["work"] == "tokens padded to multiples of 64"
-    lengths = np.array([[-(-length // k) * k for length in LENGTHS] for k in (1, 64)])
-    longest, slowest = ([kinds.longest_of(row.tolist(), k) for row in lengths] for k in (8, 4 * 8))
+    lengths = np.array([[-(-length // k) * k for length in LENGTHS[:64]] for k in (1, 64)])
+    longest, slowest = ([kinds.longest_of(row.tolist(), k) for row in lengths] for k in (8, 2 * 8))
     told = [report["forecast"]["padding_random"] for report in (padded, rounded)]
     assert told == pytest.approx(list(1 - lengths[0].mean() / np.array(longest)), abs=0.08)
     assert told[1] > told[0]
     # packed steps are the same, beside longer ones of now
     packed = [report["other_plans"][PACKED] for report in (padded, rounded)]
-    assert packed[1] / packed[0] == pytest.approx(slowest[0] / slowest[1], abs=0.1)
+    assert packed[1] / packed[0] == pytest.approx(slowest[0] / slowest[1], abs=0.05)
 
 
 def test_labels_that_are_shifted_already_are_seen_and_said(capsys: Any) -> None:
