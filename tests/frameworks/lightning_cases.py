@@ -12,6 +12,7 @@ from lightning import Fabric, LightningModule, Trainer  # noqa: E402
 from lightning.pytorch.callbacks import ModelCheckpoint  # noqa: E402
 
 import counterpoise as cp  # noqa: E402
+from tests.loader.plain.stateful_data import ByDataset  # noqa: E402
 
 from .tiny import KEPT, Texts, TinyModel, balanced, collate, cost, error_of, numbers_of, plain  # noqa: E402
 
@@ -141,6 +142,20 @@ class Stream(torch.utils.data.IterableDataset[dict[str, Any]]):
         return (texts[index] for index in range(len(texts)))
 
 
+class CountedStream(ByDataset):
+    """The same with a state and a length."""
+
+    def __init__(self) -> None:
+        super().__init__([len(Texts())])
+
+    def __iter__(self) -> Any:
+        texts = Texts()
+        return (texts[int(number)] for number, _ in super().__iter__())
+
+    def __len__(self) -> int:
+        return len(Texts())
+
+
 def went_on(kind: str, folder: str) -> list[list[list[int]]]:
     """The samples of batches of a fit, and of one that begins at its checkpoint after 3 batches."""
     fits = []
@@ -151,6 +166,8 @@ def went_on(kind: str, folder: str) -> list[list[list[int]]]:
         if kind == "stream":
             balance = cp.Balance(budgets=budgets, label_tokens="batch")
             loader = cp.DataLoader(Stream(), collate_fn=collate, cost=cost, balance=balance)
+        elif kind == "plain":
+            loader = cp.DataLoader(CountedStream(), 4, collate_fn=collate)
         else:
             balance = cp.Balance(budgets=budgets, samples_per_step=8, mode="window")
             loader = balanced(balance=balance, drop_last=True)

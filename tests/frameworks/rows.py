@@ -72,11 +72,12 @@ def test_lightnings_accumulation_is_not_that_of_other_loops(one: Pool) -> None:
     assert Counter(flat([validated])) == Counter(range(40))
 
 
-@pytest.mark.parametrize("kind", ["window", "stream"])
-def test_lightning_goes_on_exactly_with_a_loader_that_has_no_length(
-    one: Pool, kind: str, tmp_path: Path
-) -> None:
-    """Lightning has a batch of it in reserve when it asks for the loader's state."""
+@pytest.mark.parametrize("kind", ["window", "stream", "plain"])
+def test_lightning_goes_on_exactly(one: Pool, kind: str, tmp_path: Path) -> None:
+    """Of a loader without length it has a batch in reserve when it asks for the state.
+
+    "plain" is a stream whose length is known, as docs/guides/lightning.md asks for.
+    """
     ((whole, resumed),) = one.run("lightning_cases:went_on", kind=kind, folder=str(tmp_path))
     assert len(whole) > 6
     assert resumed == whole[3:]
