@@ -38,8 +38,8 @@ SOURCES = (".py", ".pyi", ".js", ".css", ".html", ".j2")
 
 # Upper limits of lines; they aim at 65,000, 65,000, 7,500, 20,000 and 6,500 (ADR 10).
 LIMITS = {
-    PRODUCT: 85_416, WHEEL: 85_829, PLAIN: 6_105, BALANCED: 16_460, REMOTE: 9_458,
-    EVERYTHING: 199_937,
+    PRODUCT: 85_415, WHEEL: 85_828, PLAIN: 6_105, BALANCED: 16_460, REMOTE: 9_458,
+    EVERYTHING: 199_955,
 }  # fmt: skip
 
 _LOOP = """

@@ -153,9 +153,7 @@ def _use(trainer: Any, loader: Any, loss: LossScale | None = None) -> Any:
         _give_packed(trainer, loader)
         is_stream = loss is not None and isinstance(loader.dataset, IterableDataset)
         if is_stream:
-            tell(
-                logger, "train_dataset is a stream, and not balanced: one without streaming=True is"
-            )
+            tell(logger, "train_dataset is a stream, and not balanced: a data set with len() is")
         is_split = is_stream and trainer.args.world_size > 1  # or it is refused
         feed = loader if is_split else prepare_accelerate(trainer.accelerator, loader)
         _log_stats(trainer, loader)
