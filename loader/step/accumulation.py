@@ -10,8 +10,8 @@ import sys
 from types import FrameType
 from typing import Any
 
-# Both names under which Lightning's Trainer is published.
-MODULES = ("lightning.pytorch", "pytorch_lightning")
+# Where Lightning's Trainer is, under both names of its package.
+TRAINERS = ("lightning.pytorch.trainer.trainer", "pytorch_lightning.trainer.trainer")
 
 
 def check_accumulation(ours: int | str, theirs: int, option: str, several: bool = False) -> None:
@@ -56,12 +56,11 @@ def holds_a_batch() -> bool:
 
 def _find_trainer() -> Any:
     """Return the Trainer of Lightning among the callers; None for none."""
-    trainers = [getattr(sys.modules.get(name), "Trainer", None) for name in MODULES]
-    classes = tuple(trainer for trainer in trainers if isinstance(trainer, type))
-    frame: FrameType | None = sys._getframe() if classes else None
+    frame: FrameType | None = sys._getframe()
     while frame is not None:
-        owner = frame.f_locals.get("self")
-        if isinstance(owner, classes):
-            return owner
+        # A frame that is asked for its variables keeps what they were until its function returns
+        # (an iterator that the user has deleted since): only Lightning's own is asked.
+        if frame.f_globals.get("__name__") in TRAINERS and "self" in frame.f_code.co_varnames:
+            return frame.f_locals["self"]
         frame = frame.f_back
     return None

@@ -47,6 +47,7 @@ def run_checkout(
             shutil.copy(_HERE / file, place)
         path = [place, _WATCHED, *(checkout / folder for folder in suite.imports)]
         named = {"PEER_LOADER": loader, "PEER_HIDDEN": " ".join(suite.hidden)}
+        named |= {"PEER_JOINED": suite.joined}
         named |= {"PEER_CONTROL": f"{suite.control.module}:{suite.control.name}"}
         named |= {"PEER_NOTES": str(notes), "PEER_CHECKOUT": str(checkout)}
         # models of a few thousand weights: threads would wait for each other

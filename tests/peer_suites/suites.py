@@ -42,6 +42,7 @@ class CheckoutSuite:
     tests: tuple[str, ...]  # files, folders and tests of files (FILE::TEST) below `path`
     imports: tuple[str, ...] = (".",)  # folders below `path` that the tests import from
     hidden: tuple[str, ...] = ()  # what it does without where it is not installed
+    joined: str = ""  # an installed package of which the checkout has more
     selected: str = ""  # an expression of pytest's -k
     drivers: tuple[str, ...] = ()  # files beside this one, which test scripts of the checkout
     has_hub: bool = False  # whether hub.py writes what its tests fetch
@@ -150,6 +151,12 @@ SUITES: tuple[Suite | CheckoutSuite, ...] = (
         "torchtitan", "torchtitan",
         tuple(f"tests/unit_tests/test_{test}" for test in _TORCHTITAN),
         control=TORCHDATA, ours=OURS_BESIDE_PLUGIN,
+    ),
+    # Ray's wheel has no tests
+    CheckoutSuite(
+        "ray", "ray/python/ray/train",
+        ("v2/tests/test_torch_trainer.py", "v2/tests/test_lightning_integration.py"),
+        ("../../../../pytorch-lightning/src",), joined="ray.train",
     ),
     *(
         replace(suite, name=f"{suite.name}{suffix}", ours=ours)

@@ -193,12 +193,16 @@ def check_first_step(plain: Run, ours: Run, tolerance: float = 1e-4) -> None:
     assert ours.step_samples()[0] == plain.step_samples()[0]
     for number in ("loss", "gradient_norm"):
         assert ours.steps[0][number] == pytest.approx(plain.steps[0][number], rel=tolerance)
-    assert ours.gradients.keys() == plain.gradients.keys()
-    if plain.gradients:
-        largest = max(float(gradient.abs().max()) for gradient in plain.gradients.values())
-        for name, gradient in plain.gradients.items():
-            difference = float((ours.gradients[name] - gradient).abs().max())
-            assert difference <= tolerance * largest, name
+    check_gradients(ours, plain.gradients, tolerance)
+
+
+def check_gradients(run: Run, gradients: dict[str, torch.Tensor], tolerance: float = 1e-4) -> None:
+    """Fail unless a run's first gradients are those, to a share of the largest number in them."""
+    assert run.gradients.keys() == gradients.keys()
+    largest = max((float(gradient.abs().max()) for gradient in gradients.values()), default=0.0)
+    for name, gradient in gradients.items():
+        difference = float((run.gradients[name] - gradient).abs().max())
+        assert difference <= tolerance * largest, name
 
 
 def check_epochs(run: Run, samples: int, most_left_out: int = 0) -> None:

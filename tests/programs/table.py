@@ -13,7 +13,7 @@ def program_version(environment: Path) -> str:
 
     Programs that are installed without what they require have it in a file of their own.
     """
-    alone = Path(__file__).with_name(environment.name) / "no-deps.txt"
+    alone = environment / "no-deps.txt"
     listed = alone if alone.exists() else environment / "requirements.txt"
     lines = listed.read_text().splitlines()
     requirement = next(line for line in lines if line and not line.startswith("#"))

@@ -4,6 +4,8 @@ import gc
 import multiprocessing
 import sys
 import threading
+import types
+import weakref
 from typing import Any
 
 import pytest
@@ -75,3 +77,17 @@ def test_an_iterator_that_its_pinning_thread_frees_ends_its_workers(
     gc.collect()
     assert (is_told.is_set(), swallowed) == (True, [])
     assert not {*multiprocessing.active_children()} - others
+
+
+def test_an_iterator_is_freed_while_its_function_runs_on_beside_lightning(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    lightning: Any = types.ModuleType("pytorch_lightning")
+    lightning.Trainer = type("Trainer", (), {"__module__": "pytorch_lightning.trainer"})
+    monkeypatch.setitem(sys.modules, "pytorch_lightning", lightning)
+    loader: Any = cp.DataLoader(list(range(SAMPLES)), 4, shuffle=True, collate_fn=list, **BALANCED)
+    begun = iter(loader)
+    next(begun)
+    kept = weakref.ref(begun)
+    del begun
+    assert kept() is None
