@@ -5,6 +5,7 @@ from pathlib import Path
 import pytest
 
 from tests.programs.trainers import (
+    PROGRAMS,
     SAMPLES,
     SAVED,
     ResumedChecks,
@@ -22,6 +23,8 @@ PROGRAM = "trl"
 def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp(PROGRAM) / "data"
     write_data(folder)
+    script = (PROGRAMS / PROGRAM / "sft.py").read_text().replace("SFT", "DPO")
+    (folder / "dpo.py").write_text(script.replace(".jsonl", "-pairs.jsonl"))
     return folder
 
 
