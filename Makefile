@@ -121,11 +121,11 @@ $(PROGRAMS)/%-newest/.installed: tests/programs/%/requirements.txt pyproject.tom
 
 define install-program
 	$(PYTHON) -m venv $(@D)
-	sed '$(if $(NEWEST),s/==.*//)' $< > $(@D)/requirements.txt
+	sed '$(if $(NEWEST),s/==/>=/)' $< > $(@D)/requirements.txt
 	$(@D)/bin/pip install -q $(addprefix --extra-index-url ,$(TORCH_INDEX)) torch==2.13.0
 	$(@D)/bin/pip install -q $(addprefix --extra-index-url ,$(TORCH_INDEX)) torch==2.13.0 -e . \
 		-r $(@D)/requirements.txt 'hypothesis>=6.100' 'pytest>=8.3' 'pytest-timeout>=2.3'
-	$(if $(wildcard $(<D)/no-deps.txt),sed '$(if $(NEWEST),s/==.*//)' $(<D)/no-deps.txt > $(@D)/no-deps.txt \
+	$(if $(wildcard $(<D)/no-deps.txt),sed '$(if $(NEWEST),s/==/>=/)' $(<D)/no-deps.txt > $(@D)/no-deps.txt \
 		&& $(@D)/bin/pip install -q --no-deps -r $(@D)/no-deps.txt)
 	touch $@
 endef

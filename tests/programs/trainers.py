@@ -5,6 +5,7 @@ A file check_*.py subclasses `TrainerChecks` and makes its `runs`.
 
 import json
 import os
+import random
 import re
 import shutil
 import subprocess
@@ -56,8 +57,8 @@ class Runs:
     resumed: Run | None = None
 
 
-def write_data(folder: Path) -> None:
-    """Write a tiny model and conversations; and pairs of answers, one of the next conversation."""
+def write_data(folder: Path) -> Path:
+    """Return the folder, with a tiny model, conversations, and pairs of answers (one the next's)."""
     write_model(folder / "model")
     for name, count, seed, first in (("train", SAMPLES, 1, 0), ("eval", 20, 2, 90_000)):
         write_conversations(folder / f"{name}.jsonl", count, seed, first)
@@ -68,6 +69,7 @@ def write_data(folder: Path) -> None:
         ]
         text = "".join(json.dumps(pair) + "\n" for pair in pairs)
         (folder / f"{name}-pairs.jsonl").write_text(text)
+    return folder
 
 
 def run_watched(
@@ -221,22 +223,25 @@ def check_trial(report: dict[str, Any], plain: Run, measure: Measure = slots) ->
     assert "balance=" in str(report["paste"])
 
 
-def deal_batches(run: Run) -> Run:
+def deal_batches(run: Run, orders: int = 0) -> Run:
     """Return a run of padded batches whose ranks had gotten whole batches of its order in turns.
 
-    Of a few steps the waiting is by chance another then, but for the same samples.
+    The waiting of a few steps is another then, by chance; so it is of one order. orders: how many
+    are drawn in place of its own.
     """
     lengths = defaultdict[tuple[int, int], list[int]](list)
     for batch in run.batches:
         lengths[batch["step"], batch["rank"]] += batch["lengths"]
-    size, batches = len(run.batches[0]["lengths"]), list[dict[str, Any]]()
+    size, order, batches = len(run.batches[0]["lengths"]), list[int](), list[dict[str, Any]]()
     for step in sorted({step for step, _ in lengths}):
         ranks = [lengths[step, rank] for rank in range(RANKS)]
-        order = [length for row in zip(*ranks, strict=True) for length in row]
-        for place, start in enumerate(range(0, len(order), size)):
-            row = order[start : start + size]
-            shape = {"lengths": row, "slots": len(row) * max(row)}
-            batches.append({"step": step, "rank": place % RANKS, **shape})
+        order += [length for row in zip(*ranks, strict=True) for length in row]
+    sample = random.Random(1).sample
+    drawn = [length for _ in range(orders) for length in sample(order, len(order))] or order
+    for place, start in enumerate(range(0, len(drawn), size)):
+        row = drawn[start : start + size]
+        shape = {"lengths": row, "slots": len(row) * max(row)}
+        batches.append({"step": start // PER_STEP, "rank": place % RANKS, **shape})
     return replace(run, batches=batches)
 
 

@@ -24,9 +24,7 @@ TWO_RANKS = ("--", "--nproc_per_node", "2")
 
 @pytest.fixture(scope="module")
 def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    folder = tmp_path_factory.mktemp(PROGRAM) / "data"
-    write_data(folder)
-    return folder
+    return write_data(tmp_path_factory.mktemp(PROGRAM) / "data")
 
 
 def run_axolotl(data: Path, name: str, *plugins: str, more: str = "", begun: str = "") -> Run:

@@ -21,9 +21,7 @@ OURS = ("torchrun", "--nproc-per-node", "2", "train.py", "train.yaml")
 
 @pytest.fixture(scope="module")
 def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    folder = tmp_path_factory.mktemp(PROGRAM) / "data"
-    write_data(folder)
-    return folder
+    return write_data(tmp_path_factory.mktemp(PROGRAM) / "data")
 
 
 @pytest.fixture(scope="module")

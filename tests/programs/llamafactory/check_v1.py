@@ -28,8 +28,7 @@ def make_message(message: dict[str, str]) -> dict[str, Any]:
 
 @pytest.fixture(scope="module")
 def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    folder = tmp_path_factory.mktemp("v1") / "data"
-    write_data(folder)
+    folder = write_data(tmp_path_factory.mktemp("v1") / "data")
     rows = map(json.loads, (folder / "train.jsonl").read_text().splitlines())
     lines = [{"messages": [make_message(message) for message in row["messages"]]} for row in rows]
     (folder / "v1.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))

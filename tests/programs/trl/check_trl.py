@@ -21,8 +21,7 @@ PROGRAM = "trl"
 
 @pytest.fixture(scope="module")
 def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    folder = tmp_path_factory.mktemp(PROGRAM) / "data"
-    write_data(folder)
+    folder = write_data(tmp_path_factory.mktemp(PROGRAM) / "data")
     script = (PROGRAMS / PROGRAM / "sft.py").read_text().replace("SFT", "DPO")
     (folder / "dpo.py").write_text(script.replace(".jsonl", "-pairs.jsonl"))
     return folder
