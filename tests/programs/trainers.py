@@ -58,7 +58,7 @@ class Runs:
 
 
 def write_data(folder: Path) -> Path:
-    """Return the folder, with a tiny model, conversations, and pairs of answers (one the next's)."""
+    """Return the folder, with a tiny model, conversations and pairs of answers, one the next's."""
     write_model(folder / "model")
     for name, count, seed, first in (("train", SAMPLES, 1, 0), ("eval", 20, 2, 90_000)):
         write_conversations(folder / f"{name}.jsonl", count, seed, first)
