@@ -39,7 +39,7 @@ SOURCES = (".py", ".pyi", ".js", ".css", ".html", ".j2")
 # Upper limits of lines; they aim at 65,000, 65,000, 7,500, 20,000 and 6,500 (ADR 10).
 LIMITS = {
     PRODUCT: 85_414, WHEEL: 85_827, PLAIN: 6_105, BALANCED: 16_460, REMOTE: 9_458,
-    EVERYTHING: 199_953,
+    EVERYTHING: 199_954,
 }  # fmt: skip
 
 _LOOP = """

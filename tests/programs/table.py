@@ -1,5 +1,6 @@
 """Prints a line for each program's environment: its version, and how its last tests ended."""
 
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -17,7 +18,7 @@ def program_version(environment: Path) -> str:
     listed = alone if alone.exists() else environment / "requirements.txt"
     lines = listed.read_text().splitlines()
     requirement = next(line for line in lines if line and not line.startswith("#"))
-    name = requirement.partition("=")[0].partition("[")[0].partition("<")[0].strip()
+    name = re.split(r"[\[<>=]", requirement)[0].strip()
     python = environment / "bin" / "python"
     asked = subprocess.run([python, "-P", "-c", VERSION, name], capture_output=True, text=True)
     return f"{name} {asked.stdout.strip() or 'not installed'}"
