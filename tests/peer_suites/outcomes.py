@@ -46,10 +46,9 @@ def run_checkout(
         for file in (_PLUGIN, "attached.py", "stateful.py", *suite.drivers):
             shutil.copy(_HERE / file, place)
         path = [place, _WATCHED, *(checkout / folder for folder in suite.imports)]
-        named = {"PEER_LOADER": loader, "PEER_HIDDEN": " ".join(suite.hidden)}
-        named |= {"PEER_JOINED": suite.joined}
+        named = {"PEER_LOADER": loader, "PEER_JOINED": suite.joined, "PEER_NOTES": str(notes)}
+        named |= {"PEER_HIDDEN": " ".join(suite.hidden), "PEER_CHECKOUT": str(checkout)}
         named |= {"PEER_CONTROL": f"{suite.control.module}:{suite.control.name}"}
-        named |= {"PEER_NOTES": str(notes), "PEER_CHECKOUT": str(checkout)}
         # models of a few thousand weights: threads would wait for each other
         named |= {"PYTHONPATH": os.pathsep.join(map(str, path)), "OMP_NUM_THREADS": "1"}
         if suite.has_hub:

@@ -4,9 +4,9 @@ For suites that run where they lie (suites.py): their own modules subclass torch
 ask whether something is one, so that replacing the imports of a test file would not reach them.
 PEER_LOADER names the class as MODULE:NAME, or a function that has ours used in another way;
 PEER_CONTROL names the class that it replaces, PEER_HIDDEN modules that cannot be imported,
-PEER_JOINED an installed package that gets the modules of the checkout too. Loaded
-before the first conftest.py, and by itself: some suites have a package `tests`, as we have.
-`python swap_plugin.py SCRIPT ARGUMENTS` runs a script that way.
+PEER_JOINED an installed package that gets the modules of the checkout too. Loaded before the first
+conftest.py, and by itself: some suites have a package `tests`, as we have. `python swap_plugin.py
+SCRIPT ARGUMENTS` runs a script that way.
 """
 
 import importlib
